@@ -1,0 +1,307 @@
+"""Recording <-> flat JSON lines.
+
+Each line is one flat object with a ``kind``, so that pandas (``read_json(lines=True)``) and log
+shippers read a file as it is::
+
+    {"kind": "recording", "version": 1, "gpumagic": "...", "period_nvml_s": 0.1, ...}
+    {"kind": "device", "device": "GPU-...", "name": "NVIDIA H200", "nvml_index": 0, ...}
+    {"kind": "sample", "time": 1764515520.1, "device": "GPU-...", "gpu_power_watts": 610, ...}
+    {"kind": "span", "time": ..., "end": ..., "id": 1, "number": 12, "status": "ok"}
+    {"kind": "mark", "time": ..., "text": "epoch 3"}
+    {"kind": "gap", "time": ..., "end": ..., "source": "nvml", "reason": "..."}
+
+Readings of one device within 5 ms share a line, which takes the first one's time. A value that
+was not read is an absent key. An unknown ``kind`` is passed over, as is a cut last line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import RecordingError
+from .metrics import METRICS
+from .recording import Record, Recording
+from .sample import HOST, Device, Gap, Mark, Sample, Span
+
+__all__ = ["VERSION", "Encoder", "decode", "header_line", "load", "open_for_writing", "save"]
+
+VERSION = 1
+"""Version of the format; a reader refuses a newer one."""
+
+_TICK_S = 0.005
+_SPAN_STATUS = frozenset({"running", "ok", "error", "interrupted"})
+
+
+def _version() -> str:
+    from . import __version__
+
+    return __version__
+
+
+def _round(value: float, unit: str) -> float | int:
+    """Drop digits that no device measures, so that lines stay short."""
+    if value.is_integer():
+        return int(value)
+    return round(value, 4 if unit in ("ratio", "cores") else 3)
+
+
+def header_line(periods: dict[str, float]) -> str:
+    """Return the first line; ``periods`` are the seconds between readings by source."""
+    line: dict[str, Any] = {"kind": "recording", "version": VERSION, "gpumagic": _version()}
+    line.update({f"period_{name}_s": period for name, period in periods.items()})
+    return _dump(line)
+
+
+def _device_line(device: Device) -> dict[str, Any]:
+    line: dict[str, Any] = {"kind": "device", "device": device.id, "name": device.name}
+    if device.nvml_index is not None:
+        line["nvml_index"] = device.nvml_index
+    if device.torch_index is not None:
+        line["torch_index"] = device.torch_index
+        line["torch_assumed"] = device.torch_assumed
+    line.update({k: _round(v, METRICS[k].unit) for k, v in device.constants.items()})
+    line.update({f"absent_{name}": reason for name, reason in device.absent.items()})
+    if device.notes:
+        line["notes"] = " | ".join(device.notes)
+    return line
+
+
+class Encoder:
+    """Turn records into lines, one a device and tick.
+
+    Feed it records in the order in which they were written; ``flush`` gives what waits for a
+    companion of the same tick.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[str, Any]] = {}
+
+    def encode(self, record: Record) -> list[str]:
+        """Return the lines that are complete now, without line ends."""
+        match record:
+            case Sample():
+                return self._sample(record)
+            case Device():
+                return [*self.flush(), _dump(_device_line(record))]
+            case Span():
+                line = {"kind": "span", "time": _time(record.start), "end": _time(record.end),
+                        "id": record.id, "number": record.number, "name": record.name,
+                        "status": record.status}
+            case Mark():
+                line = {"kind": "mark", "time": _time(record.time), "text": record.text}
+            case Gap():
+                line = {"kind": "gap", "time": _time(record.start), "end": _time(record.end),
+                        "source": record.source, "device": record.device,
+                        "reason": record.reason}
+        return [*self.flush(), _dump({k: v for k, v in line.items() if v not in (None, "")})]
+
+    def _sample(self, sample: Sample) -> list[str]:
+        done = []
+        line = self._waiting.get(sample.device)
+        if line is not None and (
+            sample.time - line["time"] > _TICK_S or not line.keys().isdisjoint(sample.values)
+        ):
+            done.append(_dump(self._waiting.pop(sample.device)))
+            line = None
+        if line is None:
+            line = {"kind": "sample", "time": _time(sample.time), "device": sample.device}
+            self._waiting[sample.device] = line
+        for name, value in sample.values.items():
+            line[name] = _round(value, METRICS[name].unit)
+        return done
+
+    def flush(self) -> list[str]:
+        """Return the lines that still wait."""
+        lines = [_dump(line) for line in self._waiting.values()]
+        self._waiting.clear()
+        return lines
+
+
+def _time(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _dump(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode(lines: Iterable[str]) -> Iterator[tuple[dict[str, Any], Record | None]]:
+    """Yield each line's object with the record in it (several for a shared tick).
+
+    Raises :class:`~gpumagic.errors.RecordingError` for a newer version and for a line that is
+    no JSON, unless it is the last one (a file that was cut off).
+    """
+    broken = ""
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        if broken:
+            raise RecordingError(broken)
+        try:
+            line = json.loads(text)
+            if not isinstance(line, dict) or "kind" not in line:
+                raise ValueError("no kind")
+        except ValueError:
+            broken = f"line {number} is not a line of a gpumagic recording"
+            continue
+        yield from ((line, record) for record in _records(line, number))
+    if broken and broken.startswith("line 1 "):
+        raise RecordingError(broken)
+
+
+def _records(line: dict[str, Any], number: int) -> Iterator[Record | None]:
+    try:
+        match line["kind"]:
+            case "recording":
+                if line["version"] > VERSION:
+                    raise RecordingError(
+                        f"the recording has version {line['version']}; this gpumagic reads up to"
+                        f" {VERSION}: pip install --upgrade gpumagic"
+                    )
+                yield None
+            case "sample":
+                yield from _samples(line)
+            case "device":
+                yield _device(line)
+            case "span":
+                status = line.get("status", "ok")
+                yield Span(
+                    int(line["id"]), float(line["time"]), _optional(line, "end"),
+                    line.get("number"), line.get("name", ""),
+                    status if status in _SPAN_STATUS else "ok",
+                )
+            case "mark":
+                yield Mark(float(line["time"]), str(line["text"]))
+            case "gap":
+                yield Gap(
+                    float(line["time"]), _optional(line, "end"), str(line["source"]),
+                    line.get("device"), str(line.get("reason", "")),
+                )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"line {number} of the recording lacks or garbles {error}") from None
+
+
+def _optional(line: dict[str, Any], key: str) -> float | None:
+    value = line.get(key)
+    return None if value is None else float(value)
+
+
+def _samples(line: dict[str, Any]) -> Iterator[Sample]:
+    by_source: dict[str, dict[str, float]] = {}
+    for name, value in line.items():
+        metric = METRICS.get(name)
+        if metric is not None and value is not None:
+            by_source.setdefault(metric.source, {})[name] = float(value)
+    for source, values in by_source.items():
+        yield Sample(float(line["time"]), str(line["device"]), source, values)
+
+
+def _device(line: dict[str, Any]) -> Device:
+    name = str(line["device"])
+    return Device(
+        name,
+        "host" if name == HOST else "gpu",
+        str(line.get("name", "")),
+        line.get("nvml_index"),
+        line.get("torch_index"),
+        bool(line.get("torch_assumed", False)),
+        constants={k: float(v) for k, v in line.items() if k in METRICS},
+        absent={k.removeprefix("absent_"): str(v) for k, v in line.items()
+                if k.startswith("absent_")},
+        notes=tuple(str(line["notes"]).split(" | ")) if line.get("notes") else (),
+    )
+
+
+def open_for_writing(path: str | Path) -> IO[str]:
+    """Open a file for lines, compressed if its name ends in ``.gz``.
+
+    Raises :class:`~gpumagic.errors.RecordingError` where it cannot be written.
+    """
+    path = Path(path).expanduser()
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "wt", encoding="utf-8")
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def save(recording: Recording, path: str | Path) -> int:
+    """Write a whole recording; return the number of lines."""
+    encoder = Encoder()
+    records: list[tuple[float, Record]] = [(s.time, s) for s in recording.samples()]
+    records += [(s.start, s) for s in recording.spans()]
+    records += [(m.time, m) for m in recording.marks()]
+    records += [(g.start, g) for g in recording.gaps()]
+    records.sort(key=lambda pair: pair[0])
+    count = 0
+    with open_for_writing(path) as file:
+        lines = [header_line(recording.periods)]
+        lines += [_dump(_device_line(device)) for device in recording.devices]
+        for _, record in records:
+            lines += encoder.encode(record)
+        lines += encoder.flush()
+        for line in lines:
+            file.write(line + "\n")
+            count += 1
+    return count
+
+
+def load(path: str | Path) -> Recording:
+    """Read a recording from JSON lines, plain or gzip, whatever its name.
+
+    Raises :class:`~gpumagic.errors.RecordingError` where it cannot be read.
+    """
+    path = Path(path).expanduser()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from None
+    text = _text(raw, path)
+    recording = Recording(max_samples=max(72_000, text.count("\n")))
+    try:
+        for line, record in decode(io.StringIO(text)):
+            _put(recording, line, record)
+    except RecordingError as error:
+        raise RecordingError(f"{path}: {error}") from None
+    if recording.bounds is None:
+        raise RecordingError(f"{path} holds no samples")
+    return recording
+
+
+def _text(raw: bytes, path: Path) -> str:
+    if raw[:2] != b"\x1f\x8b":
+        return raw.decode("utf-8", errors="replace")
+    kept = bytearray()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            while chunk := file.read(1 << 16):
+                kept += chunk
+    except (EOFError, OSError) as error:
+        # A recorder that was killed leaves a stream without its end; what came is good.
+        if not kept:
+            raise RecordingError(f"{path} cannot be read: {error}") from None
+    return kept.decode("utf-8", errors="replace")
+
+
+def _put(recording: Recording, line: dict[str, Any], record: Record | None) -> None:
+    match record:
+        case Device():
+            recording.add_device(record)
+        case Sample():
+            recording.append(record)
+        case Span():
+            recording.add_span(record)
+        case Mark():
+            recording.add_mark(record)
+        case Gap():
+            recording.add_gap(record)
+        case None:
+            for key, value in line.items():
+                if key.startswith("period_") and key.endswith("_s"):
+                    recording.periods[key.removeprefix("period_").removesuffix("_s")] = value

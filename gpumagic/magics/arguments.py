@@ -1,0 +1,74 @@
+"""The arguments of magics: parsed as a shell would, with one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from IPython.core.error import UsageError
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]
+
+from ..errors import GpuMagicError
+
+__all__ = ["MagicParser", "interval", "one_line_errors", "window"]
+
+
+class MagicParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one-line usage errors and which never exits."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog, description=description, add_help=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message} ({self.prog}? shows the options)")
+
+    def parse_line(self, line: str) -> argparse.Namespace:
+        """Parse what stands behind the magic's name."""
+        try:
+            words = arg_split(line, posix=os.name != "nt")
+        except ValueError as error:
+            self.error(f"{error}".lower())
+        return self.parse_args(words)
+
+
+@contextmanager
+def one_line_errors(prog: str) -> Iterator[None]:
+    """Turn gpumagic's own errors into usage errors: one line, no traceback."""
+    try:
+        yield
+    except GpuMagicError as error:
+        raise UsageError(f"{prog}: {error}") from None
+
+
+def _checked(check: Callable[[float], float]) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+        try:
+            return check(value)
+        except GpuMagicError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def interval(text: str) -> float:
+    """Read a sampling interval in seconds."""
+    from ..settings import check_interval
+
+    return _checked(check_interval)(text)
+
+
+def window(text: str) -> float:
+    """Read a window in seconds."""
+    from ..settings import check_window
+
+    return _checked(check_window)(text)

@@ -1,0 +1,99 @@
+"""The extension in one shell: what ``%load_ext`` puts in and ``%unload_ext`` takes out."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from traitlets import TraitError
+
+from ..settings import GpuMagic
+from . import memory, profile, report, watch
+from .cell import CellContext, CellMagic, CellOutcome
+
+if TYPE_CHECKING:
+    from ..measurement import Measurement
+    from ..session import Session
+
+__all__ = ["Extension"]
+
+
+class Extension:
+    """Hold what belongs to one shell: settings, magics, hooks, and the session once used."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        try:
+            self.settings = GpuMagic(parent=shell)
+        except TraitError as error:
+            raise UsageError(f"a setting of gpumagic cannot be used: {error}") from None
+        self.measurement: Measurement | None = None
+        self.options: profile.Options | None = None
+        self._session: Session | None = None
+        self._magics: dict[str, Callable[..., Any]] = {}
+        self._cell = CellMagic(
+            shell, "gpuprofile", begin=self._begin, end=self._end, doc=profile.CELL_HELP,
+            on_cell=self._cell_began, after_cell=self._cell_ended,
+        )
+
+    @property
+    def session(self) -> Session:
+        """The session, made at first use."""
+        if self._session is None:
+            from ..session import Session, install
+
+            self._session = Session(self.settings, shell=self.shell)
+            install(self._session)
+        return self._session
+
+    def register(self) -> None:
+        """Put settings, magics and hooks into the shell."""
+        self.shell.configurables.append(self.settings)
+        for module in (watch, profile, report, memory):
+            for name, function in module.line_magics(self).items():
+                self.shell.register_magic_function(function, "line", name)
+                self._magics[name] = self.shell.magics_manager.magics["line"][name]
+        self._cell.register()
+        atexit.register(self.unregister)
+
+    def unregister(self) -> None:
+        """Take everything out again and stop what runs; harmless a second time."""
+        atexit.unregister(self.unregister)
+        self._cell.unregister()
+        lines = self.shell.magics_manager.magics["line"]
+        for name, function in self._magics.items():
+            if lines.get(name) is function:
+                del lines[name]
+        self._magics.clear()
+        if self.settings in self.shell.configurables:
+            self.shell.configurables.remove(self.settings)
+        session, self._session = self._session, None
+        if session is not None:
+            from ..session import install
+
+            session.close()
+            install(None)
+
+    # -- cells ----------------------------------------------------------------------------
+
+    def _cell_began(self, context: CellContext) -> None:
+        if self._session is not None:
+            self._session.cell_began(context.execution_count)
+
+    def _cell_ended(self, outcome: CellOutcome) -> None:
+        if self._session is not None:
+            status = "interrupted" if outcome.status == "abandoned" else outcome.status
+            self._session.cell_ended(status)
+
+    def _begin(self, line: str, context: CellContext) -> None:
+        self.options = profile.parse_cell(line)
+        self.measurement = profile.begin(self.session, self.options, context.execution_count)
+
+    def _end(self, outcome: CellOutcome) -> None:
+        measurement, self.measurement = self.measurement, None
+        options, self.options = self.options, None
+        if measurement is None or options is None:
+            return
+        profile.end(self.shell, measurement, options, outcome)

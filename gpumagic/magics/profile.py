@@ -1,0 +1,197 @@
+"""``%%gpuprofile`` and ``%gpuprofile``: measure a cell, or one statement."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from .arguments import MagicParser, interval, one_line_errors
+from .cell import CellOutcome
+
+if TYPE_CHECKING:
+    from ..measurement import Measurement
+    from ..profiles import Profile
+    from ..sample import SpanStatus
+    from ..session import Session
+    from .extension import Extension
+
+__all__ = ["CELL_HELP", "Options", "begin", "end", "line_magics", "parse_cell"]
+
+_DESCRIPTION = """Measure this cell and report: GPU, memory, energy, host.
+
+The cell runs as it would without this line. Nothing is reset, emptied or waited for, unless
+--sync is given. Examples:
+
+    %%gpuprofile
+    %%gpuprofile --name "one epoch" -o p
+"""
+
+
+def _parser(prog: str) -> MagicParser:
+    parser = MagicParser(prog, _DESCRIPTION)
+    parser.add_argument("-n", "--name", default="", help="name of the cell in reports")
+    parser.add_argument(
+        "-o", "--output", metavar="VAR", default="", help="put the Profile into this variable"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no report")
+    parser.add_argument(
+        "-i", "--interval", type=interval, metavar="SECONDS",
+        help="seconds between two readings (0.1)",
+    )
+    parser.add_argument(
+        "-g", "--gpus", help="GPUs: indices, UUIDs, cuda:N, all, or usable (the default)"
+    )
+    parser.add_argument(
+        "--sync", action="store_true",
+        help="wait for the GPU at the end (torch.cuda.synchronize) before the time is taken",
+    )
+    return parser
+
+
+CELL_HELP = _parser("%%gpuprofile").format_help()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What stands behind the magic's name."""
+
+    name: str
+    output: str
+    quiet: bool
+    interval_s: float | None
+    gpus: str | None
+    sync: bool
+
+
+def _options(found: Any) -> Options:
+    if found.output and not found.output.isidentifier():
+        raise UsageError(f"-o takes the name of a variable; {found.output!r} is none")
+    return Options(
+        found.name, found.output, found.quiet, found.interval, found.gpus, found.sync
+    )
+
+
+def parse_cell(line: str) -> Options:
+    """Read the arguments of ``%%gpuprofile``."""
+    return _options(_parser("%%gpuprofile").parse_line(line))
+
+
+def begin(session: Session, options: Options, number: int | None) -> Measurement:
+    """Begin to measure; a GPU that is not there is a usage error."""
+    from ..measurement import Measurement
+
+    with one_line_errors("%%gpuprofile"):
+        return Measurement(
+            session, name=options.name, number=number, gpus=options.gpus,
+            interval_s=options.interval_s, sync=options.sync,
+        )
+
+
+def end(shell: Any, measurement: Measurement, options: Options, outcome: CellOutcome) -> None:
+    """End a cell's measurement and show its report where that erases nothing."""
+    if outcome.status == "abandoned":
+        measurement.cancel()
+        return
+    result = measurement.end(outcome.status)
+    _deliver(shell, result, options, hold=outcome.clear_output_pending)
+
+
+def _deliver(shell: Any, result: Profile, options: Options, *, hold: bool) -> None:
+    if options.output:
+        shell.user_ns[options.output] = result
+    if options.quiet:
+        return
+    if hold:
+        # A display now would carry out the clear_output(wait=True) that the cell left pending
+        # and erase what the user wants to keep.
+        return
+    from IPython.display import display
+
+    display(result)  # type: ignore[no-untyped-call]
+
+
+def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
+    """Return the line magics of this module by name."""
+
+    def gpuprofile(line: str) -> Any:
+        return _run_statement(extension, line)
+
+    gpuprofile.__doc__ = """Measure one statement: ``%gpuprofile [options] STATEMENT``.
+
+        %gpuprofile train_step(model, batch)
+        %gpuprofile --name step -o p train_step(model, batch)
+
+    The options are those of %%gpuprofile.
+    """
+    return {"gpuprofile": gpuprofile}
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Split the options from the statement, which stays as it was typed."""
+    takes_value = {"-n", "--name", "-o", "--output", "-i", "--interval", "-g", "--gpus"}
+    rest = line.lstrip()
+    options: list[str] = []
+    while rest.startswith("-"):
+        word, after = _word(rest)
+        if word not in takes_value and word not in ("-q", "--quiet", "--sync"):
+            if word == "--":
+                rest = after
+            elif not word.startswith("--") or "=" not in word:
+                break  # a statement such as -x
+            else:
+                options.append(word)
+                rest = after
+                continue
+            break
+        options.append(word)
+        rest = after
+        if word in takes_value:
+            word, rest = _word(rest)
+            options.append(word)
+    return " ".join(options), rest
+
+
+def _word(text: str) -> tuple[str, str]:
+    """Take the first word, quotes and all, off a text."""
+    quote = ""
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter.isspace():
+            return text[:index], text[index:].lstrip()
+    return text, ""
+
+
+def _run_statement(extension: Extension, line: str) -> Any:
+    head, statement = _split(line)
+    if not statement.strip():
+        raise UsageError("%gpuprofile takes a statement; for a whole cell use %%gpuprofile")
+    options = _options(_parser("%gpuprofile").parse_line(head))
+    shell = extension.shell
+    try:
+        code = compile(statement, "<gpuprofile>", "eval")
+    except SyntaxError:
+        code = compile(statement, "<gpuprofile>", "exec")
+    measurement = begin(extension.session, options, None)
+    status: SpanStatus = "ok"
+    try:
+        return eval(code, shell.user_global_ns, shell.user_ns)
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except BaseException:
+        status = "error"
+        raise
+    finally:
+        result = measurement.end(status)
+        # Shown from a finally, so an error of ours must not hide the user's.
+        try:
+            _deliver(shell, result, options, hold=False)
+        except Exception as error:
+            print(f"gpumagic could not show the report: {error}", file=sys.stderr)

@@ -1,0 +1,174 @@
+"""Measuring one cell or block: from its begin to its Profile.
+
+Nothing of the user's is reset, emptied or waited for (unless ``sync`` asks for the wait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from .devices import cuda_module
+from .memory.streams import streams_state, synchronise
+from .profiles import Profile
+from .sample import HOST, Span, SpanStatus
+from .session import Session, current
+from .summary import Summary, summarise
+from .views.scene import Scene, build_scene
+
+__all__ = ["Measurement", "profile"]
+
+_READ_S = 0.5
+_SHORTEST_SCENE_S = 0.01
+
+
+class Measurement:
+    """One measurement in progress; ``end`` gives its :class:`~gpumagic.profiles.Profile`.
+
+    ``gpus`` and ``interval_s`` default to the settings. With ``sync`` the end waits for the
+    GPUs that torch uses before it takes the time. Raises
+    :class:`~gpumagic.errors.DeviceError` for a GPU that is not there.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        name: str = "",
+        number: int | None = None,
+        gpus: str | Iterable[str] | None = None,
+        interval_s: float | None = None,
+        sync: bool = False,
+    ) -> None:
+        self.session = session
+        self._sync = sync
+        # A measurement inside a measured cell is a span of its own; a cell's is the cell.
+        self._block: Span | None = None
+        self._lease = session.lease(f"profile {name}".strip(), gpus=gpus, interval_s=interval_s)
+        self._gpus = self._lease.gpus
+        try:
+            sampler = session.sampler
+            if sampler is not None:
+                sampler.read_now(timeout_s=_READ_S)
+        except BaseException:
+            self._lease.release()
+            raise
+        self._cuda_at_start = cuda_module() is not None
+        self._cpu_at_start = session.watch_cpu_s
+        start = session.clock()
+        if number is None:
+            self._block = session.recording.begin_span(start, name=name)
+            self.span = self._block
+        else:
+            self.span = Span(0, start, number=number, name=name)
+
+    def end(self, status: SpanStatus = "ok") -> Profile:
+        """End the measurement, let go of the sampler, and return what was measured."""
+        session = self.session
+        try:
+            synchronised = self._sync and synchronise()
+            end = session.clock()
+            streams = streams_state()
+            if self._block is not None:
+                session.recording.end_span(self._block.id, end, status)
+            sampler = session.sampler
+            if sampler is not None:
+                sampler.read_now(timeout_s=_READ_S)
+            span = replace(self.span, end=end, status=status)
+            reasons = session.reasons()
+            summary = summarise(
+                session.recording,
+                span,
+                devices=self._devices(),
+                reasons=reasons,
+                watch_cpu_s=session.watch_cpu_s - self._cpu_at_start,
+                cuda_at_start=self._cuda_at_start,
+            )
+            result = Profile(
+                span, summary, streams, synchronised, reasons,
+                scene=_scene(session, summary),
+            )
+        finally:
+            self._lease.release()
+        session.profiles.append(result)
+        return result
+
+    def cancel(self) -> None:
+        """Let go of the sampler without a result."""
+        if self._block is not None:
+            self.session.recording.end_span(self._block.id, self.session.clock(), "interrupted")
+        self._lease.release()
+
+    def _devices(self) -> list[str]:
+        """Return the ids of the devices that this measurement speaks of."""
+        return [*self.session.named_gpus(self._gpus), HOST]
+
+
+@contextmanager
+def profile(
+    name: str = "",
+    *,
+    gpus: str | Iterable[str] | None = None,
+    interval_s: float | None = None,
+    sync: bool = False,
+) -> Iterator[ProfileHandle]:
+    """Measure a block: ``with gpumagic.profile("load") as p: ...``.
+
+    ``p`` stands for the :class:`~gpumagic.profiles.Profile` once the block has ended
+    (``p.result``, or any of its attributes). An exception in the block goes on as ever.
+    """
+    measurement = Measurement(
+        current(), name=name, gpus=gpus, interval_s=interval_s, sync=sync
+    )
+    handle = ProfileHandle()
+    status: SpanStatus = "ok"
+    try:
+        yield handle
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except BaseException:
+        status = "error"
+        raise
+    finally:
+        handle.result = measurement.end(status)
+
+
+class ProfileHandle:
+    """What ``with profile(...) as p`` gives: the Profile, once there is one."""
+
+    def __init__(self) -> None:
+        self.result: Profile | None = None
+
+    def __getattr__(self, name: str) -> object:
+        if self.result is None:
+            raise AttributeError(f"no {name} yet: the block has not ended")
+        return getattr(self.result, name)
+
+    def __repr__(self) -> str:
+        return repr(self.result) if self.result is not None else "<Profile in progress>"
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, str]:
+        if self.result is None:
+            return {"text/plain": repr(self)}
+        return self.result._repr_mimebundle_(include, exclude)
+
+
+def _scene(session: Session, summary: Summary) -> Scene:
+    """Build the picture of a span's time axis, from its begin to its end."""
+    span = summary.span
+    assert span.end is not None
+    return build_scene(
+        session.recording,
+        start=span.start,
+        end=max(span.end, span.start + _SHORTEST_SCENE_S),
+        gpus=[gpu.device.id for gpu in summary.gpus],
+        state="stopped",
+        header=False,
+        clock_times=False,
+        layout="rows",
+        reasons=session.reasons(),
+    )

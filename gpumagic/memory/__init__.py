@@ -1,0 +1,1 @@
+"""Depth about device memory: the allocator's figures and giving memory back."""

@@ -1,0 +1,339 @@
+"""The sampler: one asyncio loop in one owned daemon thread.
+
+Each source has a task of its own with its own period; deadlines are multiples of the period
+from the start, so that a late reading shifts no later one. A source that fails becomes a gap
+with its reason and is opened again after a growing pause, while the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from .errors import GpuMagicError
+from .recording import Recording
+from .sample import Device, Gap
+from .sources import Clock, Source
+
+__all__ = ["Sampler", "SourceStats", "Ticker"]
+
+_BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_JOIN_S = 5.0
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """How a source has kept its time: readings, late ones, missed ticks, failures.
+
+    ``late`` counts readings that began more than half a period after their deadline,
+    ``missed`` the ticks that were left out because the next one was due already.
+    """
+
+    readings: int = 0
+    late: int = 0
+    missed: int = 0
+    failures: int = 0
+    slowest_s: float = 0.0
+
+
+class Ticker:
+    """Deadlines without drift: multiples of a period from a start."""
+
+    def __init__(self, start: float, period: float) -> None:
+        self.deadline = start
+        self.period = period
+
+    def advance(self, now: float, period: float) -> int:
+        """Move to the next deadline after ``now``; return how many ticks were missed."""
+        if period != self.period:
+            self.period = period
+            self.deadline = now
+        self.deadline += self.period
+        missed = 0
+        if self.deadline <= now:
+            missed = int((now - self.deadline) / self.period) + 1
+            self.deadline += missed * self.period
+        return missed
+
+
+class _Worker:
+    """One source in the loop: opened, read at its period, opened again after a failure."""
+
+    def __init__(self, sampler: Sampler, source: Source) -> None:
+        self.source = source
+        self.stats = SourceStats()
+        self.lock = asyncio.Lock()
+        self.reason = ""
+        self.error: GpuMagicError | None = None
+        self._sampler = sampler
+        self._open = False
+        self._failed_in_a_row = 0
+
+    async def run(self) -> None:
+        clock, wait = self._sampler.clock, self._sampler.wait
+        ticker = Ticker(clock(), self.source.period_s)
+        while True:
+            begun = clock()
+            if begun - ticker.deadline > self.source.period_s / 2:
+                self.stats.late += 1
+            if await self.read():
+                self.stats.missed += ticker.advance(clock(), self.source.period_s)
+                await wait(max(0.0, ticker.deadline - clock()))
+            else:
+                pause = _BACKOFF_S[min(self._failed_in_a_row, len(_BACKOFF_S)) - 1]
+                await wait(max(pause, self.source.period_s))
+                ticker = Ticker(clock(), self.source.period_s)
+
+    async def read(self) -> bool:
+        """Take one reading into the recording; return whether the source is well."""
+        async with self.lock:
+            begun = self._sampler.clock()
+            try:
+                if not self._open:
+                    self.source.open()
+                    self._open = True
+                    self._describe()
+                await self._take()
+                self._describe()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._fail(error)
+                return False
+            self._failed_in_a_row = 0
+            self.reason = ""
+            self.error = None
+            self.stats.readings += 1
+            self.stats.slowest_s = max(self.stats.slowest_s, self._sampler.clock() - begun)
+            return True
+
+    async def _take(self) -> None:
+        recording = self._sampler.recording
+        async for record in self.source.read(self._sampler.clock):
+            with self._sampler.reading:
+                if isinstance(record, Gap):
+                    recording.open_gap(record)
+                else:
+                    recording.append(record)
+
+    def _describe(self) -> None:
+        for device in self.source.devices():
+            self._sampler.describe(device)
+
+    def _fail(self, error: Exception) -> None:
+        self.stats.failures += 1
+        self._failed_in_a_row += 1
+        if isinstance(error, GpuMagicError):
+            # Without its traceback, which would keep this thread's frames alive.
+            self.error = error.with_traceback(None)
+            self.reason = str(error)
+        else:
+            self.reason = f"{type(error).__name__}: {error}"
+        now = self._sampler.clock()
+        self._sampler.recording.open_gap(Gap(now, None, self.source.name, None, self.reason))
+        self.close()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            try:
+                self.source.close()
+            except Exception as error:
+                self.reason = f"{type(error).__name__}: {error}"
+
+
+class Sampler:
+    """Stream the sources' readings into a recording, from a thread of its own.
+
+    ``clock`` gives epoch seconds; ``wait`` is awaited for pauses and is handed in by tests.
+    A sampler is started and stopped once; a new one is made for the next run. The thread is a
+    daemon named ``gpumagic-sampler`` and is joined by :meth:`stop`. A forked child has no
+    sampler: there ``running`` is false.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        sources: Sequence[Source],
+        clock: Clock,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.recording = recording
+        self.clock = clock
+        self.wait = wait
+        self.reading = threading.Lock()
+        self._workers = [_Worker(self, source) for source in sources]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._finished = asyncio.Event()
+        self._cpu_s = 0.0
+        for source in sources:
+            recording.periods[source.name] = source.period_s
+
+    # -- lifetime -----------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread of this sampler runs in this process."""
+        thread = self._thread
+        return self._pid == os.getpid() and thread is not None and thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; it samples until :meth:`stop`."""
+        if self._thread is not None:
+            raise RuntimeError("a sampler is started once; make a new one")
+        # A poll selector keeps no state in the kernel: a forked child that closes its copy of
+        # the loop does not take this loop's wake-up descriptor out of a shared epoll set.
+        selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)()
+        # The class is named, since the user's policy (uvloop, nest_asyncio) is not ours.
+        self._loop = asyncio.SelectorEventLoop(selector)
+        self._thread = threading.Thread(target=self._main, name="gpumagic-sampler", daemon=True)
+        _guard_forks(self)
+        self._thread.start()
+
+    def _main(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self.run())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    async def run(self) -> None:
+        """Read all sources until :meth:`stop`; the thread is a thin shell round this."""
+        tasks = [asyncio.ensure_future(worker.run()) for worker in self._workers]
+        tasks.append(asyncio.ensure_future(self._count_cpu()))
+        try:
+            await self._finished.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for worker in self._workers:
+                worker.close()
+
+    async def _count_cpu(self) -> None:
+        # The thread is new, so its processor time counts from its start.
+        while True:
+            self._cpu_s = time.thread_time()
+            await self.wait(0.5)
+
+    def stop(self) -> None:
+        """Stop sampling, close the sources and join the thread; harmless when not running."""
+        thread, loop = self._thread, self._loop
+        if not self.running or thread is None or loop is None:
+            return
+        # The loop can have ended by itself between the two lines.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._finished.set)
+        if thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+
+    # -- from other threads ---------------------------------------------------------------
+
+    def read_now(self, names: Sequence[str] | None = None, timeout_s: float = 0.25) -> bool:
+        """Take one reading of the sources named (of all by default) at once and wait for it.
+
+        For the ends of a cell. Runs on the sampler's thread and returns ``False`` where it
+        took longer than ``timeout_s`` (the reading then comes late, not never) or where the
+        sampler does not run.
+        """
+        loop = self._loop
+        if not self.running or loop is None:
+            return False
+        chosen = [w for w in self._workers if names is None or w.source.name in names]
+        done = threading.Event()
+
+        async def read() -> None:
+            for worker in chosen:
+                await worker.read()
+            self._cpu_s = time.thread_time()
+            done.set()
+
+        try:
+            asyncio.run_coroutine_threadsafe(read(), loop)
+        except RuntimeError:
+            return False
+        return done.wait(timeout_s)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds that the sampler's thread has used."""
+        return self._cpu_s
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources that this sampler reads."""
+        return tuple(worker.source for worker in self._workers)
+
+    @property
+    def stats(self) -> dict[str, SourceStats]:
+        """How each source has kept its time, by its name."""
+        return {worker.source.name: replace(worker.stats) for worker in self._workers}
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each source that gives nothing at present gives nothing."""
+        return {w.source.name: w.reason for w in self._workers if w.reason}
+
+    @property
+    def errors(self) -> dict[str, GpuMagicError]:
+        """The errors behind those reasons that are gpumagic's own."""
+        return {w.source.name: w.error for w in self._workers if w.error is not None}
+
+    def describe(self, device: Device) -> None:
+        """Put a device into the recording, or add to what NVML says of it."""
+        known = self.recording.device(device.id)
+        if known is not None and known.nvml_index is not None and device.nvml_index is None:
+            device = replace(
+                known,
+                constants={**device.constants, **known.constants},
+                absent={**known.absent, **device.absent},
+            )
+        self.recording.add_device(device)
+
+
+# -- fork ----------------------------------------------------------------------------------
+
+_samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
+_fork_hooks = False
+_held: list[threading.Lock] = []
+
+
+def _guard_forks(sampler: Sampler) -> None:
+    """Let no fork happen in the middle of a write, so that a child inherits no held lock."""
+    global _fork_hooks
+    _samplers.add(sampler)
+    if not _fork_hooks and hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_release, after_in_child=_after_in_child
+        )
+        _fork_hooks = True
+
+
+def _before_fork() -> None:
+    _held.extend(
+        sampler.reading
+        for sampler in list(_samplers)
+        if sampler.running and sampler.reading.acquire(timeout=0.1)
+    )
+
+
+def _release() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _after_in_child() -> None:
+    _release()
+    _samplers.clear()

@@ -1,0 +1,269 @@
+"""The session: the one owner of sampling in a kernel.
+
+Sampling runs while somebody holds a lease (a watch, a profile, a record) and stops with the
+last one. The session notes cells as spans, keeps the views, and takes everything down.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .clock import Clock
+from .errors import DeviceError
+from .recording import Recording
+from .sample import Mark, Span, SpanStatus
+from .settings import GpuMagic, parse_gpus
+from .sources import Source, make_sources
+
+if TYPE_CHECKING:
+    from .profiles import Profile
+    from .sampler import Sampler
+
+__all__ = ["Lease", "Session", "current"]
+
+_QUICK = frozenset({"nvml", "allocator"})
+_KEPT_PROFILES = 200
+_OPEN_S = 3.0
+
+
+class Lease:
+    """A claim on sampling; release it, or use it in a ``with``."""
+
+    def __init__(
+        self, session: Session, who: str, gpus: tuple[str, ...], interval_s: float | None
+    ) -> None:
+        self.who = who
+        self.gpus = gpus
+        self.interval_s = interval_s
+        self._session: Session | None = session
+
+    def release(self) -> None:
+        """Give the claim back; harmless a second time."""
+        session, self._session = self._session, None
+        if session is not None:
+            session._release(self)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Session:
+    """Own the sampler, the recording and the views of this process.
+
+    ``make`` builds the sources for a selection of GPUs and is handed in by tests. Methods may
+    be called from any thread.
+    """
+
+    def __init__(
+        self,
+        settings: GpuMagic | None = None,
+        *,
+        shell: Any = None,
+        clock: Callable[[], float] | None = None,
+        make: Callable[[Sequence[str]], list[Source]] = make_sources,
+    ) -> None:
+        self.settings = settings if settings is not None else GpuMagic()
+        self.shell = shell
+        self.clock = clock or Clock().now
+        self.recording = Recording(max_samples=self.settings.max_samples)
+        self.profiles: deque[Profile] = deque(maxlen=_KEPT_PROFILES)
+        self.watch: Any = None
+        self._make = make
+        self._lock = threading.RLock()
+        self._leases: list[Lease] = []
+        self._sampler: Sampler | None = None
+        self._selection: tuple[str, ...] = ()
+        self._cell: Span | None = None
+        self._pid = os.getpid()
+        self._cpu_before = 0.0
+
+    # -- sampling -------------------------------------------------------------------------
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler that runs now, or ``None``."""
+        return self._sampler if self.alive else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether this is the process that made the session; a forked child has none."""
+        return self._pid == os.getpid()
+
+    def lease(
+        self,
+        who: str,
+        *,
+        gpus: str | Iterable[str] | None = None,
+        interval_s: float | None = None,
+    ) -> Lease:
+        """Claim sampling of some GPUs at an interval; defaults come from the settings.
+
+        The sampler reads the GPUs of all leases together at the shortest of their intervals.
+        Raises :class:`~gpumagic.errors.DeviceError` for a GPU that is not there.
+        """
+        if gpus is None:
+            gpus = self.settings.gpus
+        names = parse_gpus(gpus) if isinstance(gpus, str) else tuple(gpus)
+        lease = Lease(self, who, names, interval_s)
+        with self._lock:
+            self._leases.append(lease)
+            try:
+                self._adjust()
+                self._check_gpus()
+            except BaseException:
+                self._leases.remove(lease)
+                self._adjust()
+                raise
+        return lease
+
+    def _check_gpus(self) -> None:
+        """Raise for a GPU that was named and is not there, as its source has found out."""
+        sampler = self._sampler
+        error = sampler.errors.get("nvml") if sampler is not None else None
+        if isinstance(error, DeviceError):
+            raise error
+
+    def named_gpus(self, names: Sequence[str]) -> list[str]:
+        """Return the ids of the recorded GPUs that some names stand for (see ``select``)."""
+        gpus = [d for d in self.recording.devices if d.kind == "gpu"]
+        if "all" in names:
+            return [d.id for d in gpus]
+        return [
+            d.id
+            for d in gpus
+            if str(d.nvml_index) in names
+            or (d.torch_index is not None and "usable" in names)
+            or f"cuda:{d.torch_index}" in names
+            or any(d.id.lower().startswith(name.lower()) for name in names)
+        ]
+
+    def _release(self, lease: Lease) -> None:
+        with self._lock:
+            if lease in self._leases:
+                self._leases.remove(lease)
+                self._adjust()
+
+    @property
+    def leases(self) -> tuple[str, ...]:
+        """Who claims sampling at present."""
+        return tuple(lease.who for lease in self._leases)
+
+    def _adjust(self) -> None:
+        """Run the sampler that the leases ask for, or none."""
+        if not self.alive:
+            return
+        if not self._leases:
+            self._stop_sampler()
+            return
+        selection = tuple(dict.fromkeys(name for lease in self._leases for name in lease.gpus))
+        if self._sampler is None or not self._sampler.running or selection != self._selection:
+            self._start_sampler(selection)
+        self._set_periods()
+
+    def _start_sampler(self, selection: tuple[str, ...]) -> None:
+        from .sampler import Sampler
+
+        self._stop_sampler()
+        self._selection = selection
+        sampler = Sampler(self.recording, self._make(selection), self.clock)
+        self._sampler = sampler
+        self._set_periods()
+        sampler.start()
+        sampler.read_now(timeout_s=_OPEN_S)
+
+    def _set_periods(self) -> None:
+        shortest = min(
+            self.settings.interval_s if lease.interval_s is None else lease.interval_s
+            for lease in self._leases
+        )
+        assert self._sampler is not None
+        for source in self._sampler.sources:
+            source.period_s = shortest if source.name in _QUICK else max(1.0, shortest)
+            self.recording.periods[source.name] = source.period_s
+
+    def _stop_sampler(self) -> None:
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
+            self._cpu_before += sampler.cpu_s
+
+    @property
+    def watch_cpu_s(self) -> float:
+        """Processor seconds that sampling has used in this session."""
+        return self._cpu_before + (self._sampler.cpu_s if self._sampler is not None else 0.0)
+
+    def reasons(self) -> dict[str, str]:
+        """Why each source that gives nothing at present gives nothing."""
+        return self._sampler.reasons if self._sampler is not None else {}
+
+    # -- what the user does ---------------------------------------------------------------
+
+    def cell_began(self, number: int) -> None:
+        """Note that a cell begins; an unfinished one before it ends here."""
+        self.cell_ended("ok")
+        if self._leases:
+            self._cell = self.recording.begin_span(self.clock(), number=number)
+
+    def cell_ended(self, status: SpanStatus) -> None:
+        """Note that the running cell has ended."""
+        cell, self._cell = self._cell, None
+        if cell is not None:
+            self.recording.end_span(cell.id, self.clock(), status)
+
+    @property
+    def cell(self) -> Span | None:
+        """The cell that runs now, if sampling ran when it began."""
+        return self._cell
+
+    def mark(self, text: str) -> None:
+        """Put a named moment on the time axis."""
+        self.recording.add_mark(Mark(self.clock(), str(text)))
+
+    # -- the end --------------------------------------------------------------------------
+
+    def stop_watch(self) -> bool:
+        """Freeze the watch, if there is one; return whether there was."""
+        watch, self.watch = self.watch, None
+        if watch is None:
+            return False
+        watch.stop()
+        return True
+
+    def close(self) -> None:
+        """Freeze the view, drop all leases and stop the sampler."""
+        if not self.alive:
+            return
+        self.stop_watch()
+        with self._lock:
+            self._leases.clear()
+            self._stop_sampler()
+
+
+_current: Session | None = None
+
+
+def current() -> Session:
+    """Return the session of this process, made at first use; a forked child gets its own."""
+    global _current
+    if _current is None or not _current.alive:
+        _current = Session()
+    return _current
+
+
+def install(session: Session | None) -> None:
+    """Make a session the current one; the extension does so when it is loaded."""
+    global _current
+    _current = session

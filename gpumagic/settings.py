@@ -1,0 +1,116 @@
+"""Settings: traitlets under the name GpuMagic, for %config, config files and defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traitlets import CaselessStrEnum, CFloat, CInt, TraitError, Unicode, validate
+from traitlets.config import Configurable
+
+from .errors import SettingError
+
+__all__ = ["GpuMagic", "check_interval", "check_window", "parse_gpus", "parse_strips"]
+
+_INTERVAL_S = (0.02, 3600.0)
+_WINDOW_S = (5.0, 7 * 86400.0)
+
+
+def _within(name: str, value: float, bounds: tuple[float, float], remedy: str) -> float:
+    low, high = bounds
+    if not low <= value <= high:  # also turns NaN away
+        raise SettingError(f"{name} is {value:g} s; it goes from {low:g} to {high:g} s. {remedy}")
+    return value
+
+
+def check_interval(value: float) -> float:
+    """Return a sampling interval in seconds, or raise :class:`SettingError` out of bounds."""
+    remedy = "NVML renews its values every 0.1 to 0.2 s, so 0.1 sees all"
+    return _within("the interval", float(value), _INTERVAL_S, remedy)
+
+
+def check_window(value: float) -> float:
+    """Return a window in seconds, or raise :class:`SettingError` out of bounds."""
+    return _within("the window", float(value), _WINDOW_S, "60 is the default")
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """Split a list of GPUs, e.g. ``0,1``, ``GPU-8f3a``, ``cuda:0``, ``all`` or ``usable``."""
+    names = tuple(part.strip() for part in text.replace(",", " ").split())
+    if not names:
+        raise SettingError("no GPU is named: give indices, UUIDs, cuda:N, all or usable")
+    return names
+
+
+def parse_strips(text: str) -> tuple[str, ...]:
+    """Split a list of strips by their short names, e.g. ``util,mem``."""
+    from .views.strips import STRIPS
+
+    names = tuple(part.strip().lower() for part in text.replace(",", " ").split())
+    wrong = [name for name in names if name not in STRIPS]
+    if wrong or not names:
+        known = ", ".join(STRIPS)
+        raise SettingError(f"no strip {', '.join(wrong) or 'is named'}; there are: {known}")
+    return names
+
+
+class GpuMagic(Configurable):
+    """Settings of gpumagic; each can be given in a config file as ``c.GpuMagic.NAME``."""
+
+    interval_s = CFloat(
+        0.1, help="Seconds between two quick readings (NVML counters, torch's allocator)."
+    ).tag(config=True)
+    window_s = CFloat(60.0, help="Seconds that the live view shows.").tag(config=True)
+    gpus = Unicode(
+        "usable",
+        help="GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel).",
+    ).tag(config=True)
+    metrics = Unicode(
+        "util,mem,power,temp", help="Strips of the live view, by their short names."
+    ).tag(config=True)
+    renderer = CaselessStrEnum(
+        ["auto", "bqplot", "svg"], default_value="auto",
+        help="What draws the live view; auto takes bqplot while it can carry the load.",
+    ).tag(config=True)
+    updates_per_s = CFloat(4.0, help="Updates of the live view per second.").tag(config=True)
+    max_samples = CInt(
+        72_000, help="Samples kept of each source and GPU before the oldest go."
+    ).tag(config=True)
+
+    @validate("interval_s")
+    def _check_interval(self, proposal: Any) -> float:
+        return float(_as_trait(check_interval, proposal["value"]))
+
+    @validate("window_s")
+    def _check_window(self, proposal: Any) -> float:
+        return float(_as_trait(check_window, proposal["value"]))
+
+    @validate("gpus")
+    def _check_gpus(self, proposal: Any) -> str:
+        _as_trait(parse_gpus, proposal["value"])
+        return str(proposal["value"])
+
+    @validate("metrics")
+    def _check_metrics(self, proposal: Any) -> str:
+        _as_trait(parse_strips, proposal["value"])
+        return str(proposal["value"])
+
+    @validate("updates_per_s")
+    def _check_updates(self, proposal: Any) -> float:
+        value = float(proposal["value"])
+        if not 0.1 <= value <= 20:
+            raise TraitError(f"updates_per_s is {value:g}; it goes from 0.1 to 20")
+        return value
+
+    @validate("max_samples")
+    def _check_max_samples(self, proposal: Any) -> int:
+        value = int(proposal["value"])
+        if not 600 <= value <= 10_000_000:
+            raise TraitError(f"max_samples is {value}; it goes from 600 to 10,000,000")
+        return value
+
+
+def _as_trait(check: Any, value: Any) -> Any:
+    try:
+        return check(value)
+    except SettingError as error:
+        raise TraitError(str(error)) from None

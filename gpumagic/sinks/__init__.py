@@ -1,0 +1,1 @@
+"""Sinks take each record of a recording as it is written."""

@@ -1,0 +1,80 @@
+"""Write each record of a recording to a file of JSON lines as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from ..codec import Encoder, header_line, open_for_writing
+from ..recording import Record, Recording
+
+__all__ = ["JsonLines"]
+
+_FLUSH_LINES = 50
+
+
+class JsonLines:
+    """Stream a recording into a file, from now on; devices known already come first.
+
+    ``target`` is a path (``.gz`` compresses) or an open text file, which is left open. A file
+    that cannot be written any more (disk full, pipe closed) ends the stream: ``error`` then
+    says why and ``on_error`` is called; the recording goes on.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        target: str | Path | IO[str],
+        *,
+        on_error: Callable[[OSError], None] | None = None,
+        flush_each: bool = False,
+    ) -> None:
+        self.error: OSError | None = None
+        self.lines = 0
+        self._owned = isinstance(target, (str, Path))
+        self._file = (
+            open_for_writing(target) if isinstance(target, (str, Path)) else target
+        )
+        self._encoder = Encoder()
+        self._lock = threading.Lock()
+        self._on_error = on_error
+        self._flush_each = flush_each
+        self._write([header_line(recording.periods)])
+        for device in recording.devices:
+            self._write(self._encoder.encode(device))
+        self._unsubscribe: Callable[[], None] | None = recording.subscribe(self._take)
+
+    def _take(self, record: Record) -> None:
+        with self._lock:
+            self._write(self._encoder.encode(record))
+
+    def _write(self, lines: list[str]) -> None:
+        if self.error is not None or not lines:
+            return
+        try:
+            for line in lines:
+                self._file.write(line + "\n")
+                self.lines += 1
+            if self._flush_each or self.lines % _FLUSH_LINES == 0:
+                self._file.flush()
+        except OSError as error:
+            self.error = error
+            if self._on_error is not None:
+                self._on_error(error)
+
+    def close(self) -> None:
+        """End the stream: write what waits and close a file of our own."""
+        if self._unsubscribe is None:
+            return
+        self._unsubscribe()
+        self._unsubscribe = None
+        with self._lock:
+            self._write(self._encoder.flush())
+            with contextlib.suppress(OSError):
+                self._file.flush()
+            if self._owned:
+                with contextlib.suppress(OSError):
+                    self._file.close()

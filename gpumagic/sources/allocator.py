@@ -1,0 +1,94 @@
+"""torch's CUDA caching allocator, through the cheap nested call.
+
+torch is never imported here: it is taken from ``sys.modules`` once the user has imported it
+whole and has initialised CUDA. Nothing is initialised, synchronised or reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from ..devices import cuda_module
+from ..sample import Device, Gap, Sample
+from . import Clock
+
+__all__ = ["AllocatorSource", "allocator_values", "torch_devices"]
+
+_KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("torch_allocated_bytes", ("allocated_bytes", "all", "current")),
+    ("torch_reserved_bytes", ("reserved_bytes", "all", "current")),
+    ("torch_active_bytes", ("active_bytes", "all", "current")),
+    ("torch_requested_bytes", ("requested_bytes", "all", "current")),
+    ("torch_inactive_split_bytes", ("inactive_split_bytes", "all", "current")),
+    ("torch_allocated_peak_bytes", ("allocated_bytes", "all", "peak")),
+    ("torch_reserved_peak_bytes", ("reserved_bytes", "all", "peak")),
+    ("torch_alloc_retries_count", ("num_alloc_retries",)),
+    ("torch_ooms_count", ("num_ooms",)),
+)
+
+
+def allocator_values(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Take METRICS' values out of ``torch.cuda.memory_stats_as_nested_dict()``.
+
+    A figure that this torch or this allocator backend does not keep is left out.
+    """
+    values: dict[str, float] = {}
+    for name, path in _KEYS:
+        value: Any = stats
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            values[name] = float(value)
+    return values
+
+
+def torch_devices(cuda: Any) -> list[tuple[int, str, str]]:
+    """List torch's GPUs as index, UUID and name; CUDA has to be initialised.
+
+    From ``torch.cuda.get_device_properties``, which makes no context once CUDA is up.
+    """
+    found = []
+    for index in range(cuda.device_count()):
+        properties = cuda.get_device_properties(index)
+        uuid = str(getattr(properties, "uuid", ""))
+        if uuid and not uuid.startswith(("GPU-", "MIG-")):
+            uuid = f"GPU-{uuid}"
+        # torch before 2.5 does not tell the UUID; the index is then all there is.
+        found.append((index, uuid or f"cuda:{index}", properties.name))
+    return found
+
+
+class AllocatorSource:
+    """Read the allocator's figures of each of torch's GPUs."""
+
+    name = "allocator"
+
+    def __init__(self, *, period_s: float = 0.1) -> None:
+        self.period_s = period_s
+        self._devices: list[tuple[int, str, str]] = []
+
+    def open(self) -> None:
+        """Do nothing: torch can come at any time."""
+
+    def devices(self) -> Sequence[Device]:
+        """Return torch's GPUs once CUDA is initialised."""
+        return [
+            Device(uuid, "gpu", name, torch_index=index) for index, uuid, name in self._devices
+        ]
+
+    async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
+        """Yield a sample for each GPU of torch, or nothing before CUDA is initialised."""
+        cuda = cuda_module()
+        if cuda is None:
+            return
+        if not self._devices:
+            self._devices = torch_devices(cuda)
+        for index, uuid, _ in self._devices:
+            stats = cuda.memory_stats_as_nested_dict(index)
+            if stats:
+                yield Sample(now(), uuid, self.name, allocator_values(stats))
+
+    def close(self) -> None:
+        """Forget torch's devices."""
+        self._devices = []

@@ -1,0 +1,134 @@
+"""The container's limits: cgroup v2, cgroup v1, and the affinity mask.
+
+psutil speaks of the machine; a container sees all cores and all memory there although it may
+use a part. Limits count at each level of the hierarchy, so the smallest from this process's
+group up to the root is the one in force.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Cgroup", "cores_allowed"]
+
+# v1 writes "no limit" as the largest multiple of the page size that fits into 63 bits.
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The control groups of this process.
+
+    ``root`` is where the hierarchy is mounted and ``membership`` the text of
+    ``/proc/self/cgroup``; both are handed in by tests.
+    """
+
+    root: Path
+    membership: str
+
+    @classmethod
+    def of_this_process(cls) -> Cgroup:
+        """Find the groups of this process; without cgroups all answers are ``None``."""
+        try:
+            membership = Path("/proc/self/cgroup").read_text()
+        except OSError:
+            membership = ""
+        return cls(Path("/sys/fs/cgroup"), membership)
+
+    def _path(self, controller: str) -> str | None:
+        for line in self.membership.splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if controller in controllers.split(","):
+                return path
+        return None
+
+    def _levels(self, controller: str) -> Iterator[Path]:
+        """Yield the directories of a controller (``""`` for v2) from this group to the root."""
+        path = self._path(controller)
+        if path is None:
+            return
+        base = self.root / controller if controller else self.root
+        # Inside a container the mount shows the group itself as the root, while the path can
+        # still be the host's: levels that are not there are passed over.
+        parts = Path(path.lstrip("/")).parts
+        for depth in range(len(parts), -1, -1):
+            level = base.joinpath(*parts[:depth])
+            if level.is_dir():
+                yield level
+
+    @staticmethod
+    def _read(file: Path) -> str | None:
+        try:
+            return file.read_text().strip()
+        except OSError:
+            return None
+
+    def _number(self, file: Path) -> int | None:
+        text = self._read(file)
+        try:
+            return int(text) if text is not None else None
+        except ValueError:
+            return None  # "max"
+
+    def cpu_limit(self) -> float | None:
+        """Return the processor quota in cores, or ``None`` without one.
+
+        From ``cpu.max`` (v2), or ``cpu.cfs_quota_us`` over ``cpu.cfs_period_us`` (v1).
+        """
+        limits: list[float] = []
+        for level in self._levels(""):
+            quota, _, period = (self._read(level / "cpu.max") or "max").partition(" ")
+            if quota.isdigit() and period.isdigit() and int(period):
+                limits.append(int(quota) / int(period))
+        for level in self._levels("cpu"):
+            quota_us = self._number(level / "cpu.cfs_quota_us")
+            period_us = self._number(level / "cpu.cfs_period_us")
+            if quota_us is not None and quota_us > 0 and period_us:
+                limits.append(quota_us / period_us)
+        return min(limits, default=None)
+
+    def memory_limit(self) -> int | None:
+        """Return the memory limit in bytes, or ``None`` without one.
+
+        From ``memory.max`` (v2), or ``memory.limit_in_bytes`` (v1, huge means unlimited).
+        """
+        found = [self._number(level / "memory.max") for level in self._levels("")]
+        found += [self._number(level / "memory.limit_in_bytes") for level in self._levels("memory")]
+        return min((n for n in found if n is not None and n < _UNLIMITED), default=None)
+
+    def memory_used(self) -> int | None:
+        """Return the bytes that count against the limit, less inactive file pages.
+
+        From ``memory.current`` (v2) or ``memory.usage_in_bytes`` (v1), and ``memory.stat``.
+        The kernel gives inactive file pages back before it kills anyone.
+        """
+        for controller, file, key in (
+            ("", "memory.current", "inactive_file"),
+            ("memory", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            for level in self._levels(controller):
+                used = self._number(level / file)
+                if used is None:
+                    continue
+                for line in (self._read(level / "memory.stat") or "").splitlines():
+                    name, _, value = line.partition(" ")
+                    if name == key and value.isdigit():
+                        used -= int(value)
+                return max(used, 0)
+        return None
+
+
+def cores_allowed(cgroup: Cgroup, machine: int) -> float:
+    """Return the cores that this process may use: quota, affinity and machine, the smallest."""
+    limits = [float(machine)]
+    quota = cgroup.cpu_limit()
+    if quota is not None:
+        limits.append(quota)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    if affinity is not None:
+        limits.append(float(len(affinity(0))))
+    return min(limits)

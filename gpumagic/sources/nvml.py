@@ -1,0 +1,292 @@
+"""The quick NVML counters of each GPU, ten times a second.
+
+Each call takes one to ten microseconds; nothing here blocks (PCIe throughput is left out for
+that reason). What a GPU does not offer is found out once and is absent from then on, with the
+reason in :attr:`gpumagic.sample.Device.absent`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..devices import Gpu, Pairing, cuda_module, pair, select
+from ..errors import SourceUnavailable
+from ..sample import Device, Gap, Sample
+from . import Clock
+from .nvml_library import GONE, Nvml, QuickCall, reason_of
+
+__all__ = ["NvmlSource", "chosen_gpus"]
+
+_TEMPERATURE_GPU = 0
+_CLOCK_SM, _CLOCK_MEMORY = 1, 2
+_THRESHOLD_SLOWDOWN = 1
+_MEMORY_V1 = "memory used includes what the driver reserves (this driver has no version 2)"
+_PSTATE_UNKNOWN = 32
+
+
+class _Lost(Exception):
+    """The device cannot be read at all; the text is the reason."""
+
+
+class _Refused(Exception):
+    """The device does not offer this one reading; the text is the reason."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One quick call with its buffers: which metrics it gives and how."""
+
+    metrics: tuple[str, ...]
+    call: QuickCall
+    arguments: tuple[Any, ...]
+    values: Callable[[], tuple[float | None, ...]]
+
+    def take(self) -> tuple[float | None, ...]:
+        code = self.call(*self.arguments)
+        if code in GONE:
+            raise _Lost(reason_of(code))
+        if code != 0:
+            raise _Refused(reason_of(code))
+        return self.values()
+
+
+def _readings(nvml: Nvml, handle: Any) -> tuple[list[_Reading], dict[str, str]]:
+    """Prepare the readings of one device; the second part gives the missing functions."""
+    found: list[_Reading] = []
+    absent: dict[str, str] = {}
+
+    def add(
+        symbols: Sequence[str],
+        metrics: tuple[str, ...],
+        arguments: tuple[Any, ...],
+        values: Callable[[], tuple[float | None, ...]],
+    ) -> None:
+        call = next((c for s in symbols if (c := nvml.quick(s)) is not None), None)
+        if call is None:
+            absent.update(dict.fromkeys(metrics, f"this driver does not know {symbols[0]}"))
+        else:
+            found.append(_Reading(metrics, call, (handle, *arguments), values))
+
+    def number(symbols: Sequence[str], metric: str, scale: float, *before: Any) -> None:
+        out = ctypes.c_uint()
+        add(symbols, (metric,), (*before, ctypes.byref(out)), lambda: (out.value * scale,))
+
+    use = nvml.py.c_nvmlUtilization_t()
+    add(
+        ["nvmlDeviceGetUtilizationRates"],
+        ("gpu_utilization_ratio", "gpu_memory_utilization_ratio"),
+        (ctypes.byref(use),),
+        lambda: (use.gpu / 100, use.memory / 100),
+    )
+    number(["nvmlDeviceGetPowerUsage"], "gpu_power_watts", 1e-3)
+    number(["nvmlDeviceGetTemperature"], "gpu_temperature_celsius", 1.0,
+           ctypes.c_uint(_TEMPERATURE_GPU))
+    number(["nvmlDeviceGetClockInfo"], "gpu_sm_clock_hertz", 1e6, ctypes.c_uint(_CLOCK_SM))
+    number(["nvmlDeviceGetClockInfo"], "gpu_memory_clock_hertz", 1e6,
+           ctypes.c_uint(_CLOCK_MEMORY))
+    reasons = ctypes.c_ulonglong()
+    add(
+        ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"],
+        ("gpu_clock_event_reasons_state",),
+        (ctypes.byref(reasons),),
+        lambda: (float(reasons.value),),
+    )
+    state = ctypes.c_uint()
+    add(
+        ["nvmlDeviceGetPerformanceState"],
+        ("gpu_performance_state",),
+        (ctypes.byref(state),),
+        lambda: (None if state.value == _PSTATE_UNKNOWN else float(state.value),),
+    )
+    for engine, metric in (
+        ("Encoder", "gpu_encoder_utilization_ratio"),
+        ("Decoder", "gpu_decoder_utilization_ratio"),
+    ):
+        busy, period = ctypes.c_uint(), ctypes.c_uint()
+        add(
+            [f"nvmlDeviceGet{engine}Utilization"],
+            (metric,),
+            (ctypes.byref(busy), ctypes.byref(period)),
+            lambda busy=busy: (busy.value / 100,),  # type: ignore[misc]
+        )
+    return found, absent
+
+
+def _memory(nvml: Nvml, handle: Any) -> tuple[_Reading | None, str]:
+    """Prepare the memory reading: version 2, or version 1 with a note."""
+    call = nvml.quick("nvmlDeviceGetMemoryInfo_v2")
+    if call is not None:
+        two = nvml.py.c_nvmlMemory_v2_t()
+        version = two.version = nvml.py.nvmlMemory_v2
+        names = ("gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_reserved_bytes")
+
+        def values() -> tuple[float | None, ...]:
+            two.version = version
+            return float(two.used), float(two.free), float(two.reserved)
+
+        reading = _Reading(names, call, (handle, ctypes.byref(two)), values)
+        try:
+            reading.take()
+            return reading, ""
+        except (_Refused, _Lost):
+            pass  # an old driver can export the function and refuse the structure
+    call = nvml.quick("nvmlDeviceGetMemoryInfo")
+    if call is None:
+        return None, ""
+    one = nvml.py.c_nvmlMemory_t()
+    return _Reading(
+        ("gpu_memory_used_bytes", "gpu_memory_free_bytes"),
+        call,
+        (handle, ctypes.byref(one)),
+        lambda: (float(one.used), float(one.free)),
+    ), _MEMORY_V1
+
+
+_CONSTANTS: tuple[tuple[str, str, tuple[Any, ...], float], ...] = (
+    ("gpu_power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
+    ("gpu_temperature_slowdown_celsius", "nvmlDeviceGetTemperatureThreshold",
+     (_THRESHOLD_SLOWDOWN,), 1.0),
+    ("gpu_sm_clock_max_hertz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), 1e6),
+    ("gpu_memory_clock_max_hertz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_MEMORY,), 1e6),
+)
+
+
+class _Card:
+    """One GPU that is being read."""
+
+    def __init__(self, nvml: Nvml, gpu: Gpu, handle: Any) -> None:
+        constants: dict[str, float] = {}
+        readings, absent = _readings(nvml, handle)
+        for name, function, arguments, scale in _CONSTANTS:
+            value, reason = nvml.ask(function, handle, *arguments)
+            if value is None:
+                absent[name] = reason
+            else:
+                constants[name] = value * scale
+        memory, reason = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+        if memory is None or not memory.total:
+            absent["gpu_memory_total_bytes"] = reason or "the driver reports no memory"
+        else:
+            constants["gpu_memory_total_bytes"] = float(memory.total)
+        reading, note = _memory(nvml, handle)
+        if reading is not None and "gpu_memory_total_bytes" in constants:
+            readings.append(reading)
+        self._readings = self._offered(readings, absent)
+        self.device = Device(
+            gpu.uuid, "gpu", gpu.name, gpu.index,
+            constants=constants, absent=absent, notes=(note,) if note else (),
+        )
+
+    @staticmethod
+    def _offered(readings: list[_Reading], absent: dict[str, str]) -> list[_Reading]:
+        """Keep what the device answers; note the reason for the rest."""
+        kept = []
+        for reading in readings:
+            try:
+                reading.take()
+            except _Refused as refusal:
+                absent.update(dict.fromkeys(reading.metrics, str(refusal)))
+                continue
+            except _Lost:
+                pass  # it may come back: try it at each reading
+            kept.append(reading)
+        return kept
+
+    def read(self, time: float) -> Sample | Gap:
+        values: dict[str, float] = {}
+        try:
+            for reading in self._readings:
+                try:
+                    taken = reading.take()
+                except _Refused:
+                    continue
+                pairs = zip(reading.metrics, taken, strict=True)
+                values.update((name, value) for name, value in pairs if value is not None)
+        except _Lost as loss:
+            return Gap(time, None, "nvml", self.device.id, str(loss))
+        return Sample(time, self.device.id, "nvml", values)
+
+
+def chosen_gpus(
+    nvml: Nvml, selection: Sequence[str]
+) -> tuple[list[tuple[Gpu, Any]], Pairing]:
+    """List the GPUs of a selection with their handles, and torch's pairing.
+
+    Raises :class:`~gpumagic.errors.SourceUnavailable` where there is none, with the reason.
+    """
+    found = nvml.gpus()
+    gpus = [gpu for gpu, _ in found]
+    if not gpus:
+        raise SourceUnavailable("no NVIDIA GPU here: the driver lists none")
+    pairing = pair(gpus, os.environ)
+    ids = select(gpus, selection, pairing)
+    if not ids:
+        why = pairing.reason or "this process may use no GPU"
+        raise SourceUnavailable(f"{why}; --gpus all shows the machine's {len(gpus)}")
+    return [(gpu, handle) for gpu, handle in found if gpu.uuid in ids], pairing
+
+
+class NvmlSource:
+    """Read the quick counters of the selected GPUs.
+
+    ``selection`` is a list of names as :func:`gpumagic.devices.select` takes them.
+    """
+
+    name = "nvml"
+
+    def __init__(self, selection: Sequence[str] = ("usable",), *, period_s: float = 0.1) -> None:
+        self.period_s = period_s
+        self._selection = tuple(selection)
+        self._nvml = Nvml()
+        self._cards: list[_Card] = []
+        self._gpus: list[Gpu] = []
+        self._told_by_torch = False
+
+    def open(self) -> None:
+        """Initialise NVML and read each selected GPU's constants, once."""
+        self._nvml.open()
+        try:
+            chosen, pairing = chosen_gpus(self._nvml, self._selection)
+            self._gpus = [gpu for gpu, _ in self._nvml.gpus()]
+            self._cards = [_Card(self._nvml, gpu, handle) for gpu, handle in chosen]
+        except BaseException:
+            self._nvml.close()
+            raise
+        self._told_by_torch = cuda_module() is not None
+        self._label(pairing)
+
+    def _label(self, pairing: Pairing) -> None:
+        for card in self._cards:
+            index = pairing.torch_index(card.device.id)
+            card.device = replace(
+                card.device, torch_index=index,
+                torch_assumed=pairing.assumed and index is not None,
+            )
+
+    def devices(self) -> Sequence[Device]:
+        """Return the GPUs; torch's index is asked for again once CUDA is initialised."""
+        if not self._told_by_torch and cuda_module() is not None:
+            self._told_by_torch = True
+            self._label(pair(self._gpus, os.environ))
+        return [card.device for card in self._cards]
+
+    async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
+        """Yield a sample, or a gap, for each GPU."""
+        if not self._nvml.is_open:
+            raise SourceUnavailable("NVML is closed in this process")
+        for card in self._cards:
+            yield card.read(now())
+
+    @property
+    def demoted(self) -> tuple[str, ...]:
+        """NVML functions that took over 5 ms once and release the GIL now."""
+        return self._nvml.demoted
+
+    def close(self) -> None:
+        """Shut NVML down as often as it was initialised here."""
+        self._cards = []
+        self._nvml.close()

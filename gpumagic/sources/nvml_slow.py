@@ -1,0 +1,121 @@
+"""What NVML answers slowly: the energy counter (2 ms, at times 17 ms) and processes' memory.
+
+Read once a second and at the ends of a cell, on the sampler's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..devices import Gpu
+from ..errors import SourceUnavailable
+from ..sample import Device, Gap, Sample
+from . import Clock
+from .nvml import chosen_gpus
+from .nvml_library import Nvml
+
+__all__ = ["NvmlSlowSource", "split_memory"]
+
+
+def split_memory(
+    processes: Sequence[tuple[int, int | None]], own_pid: int, visible: Sequence[int]
+) -> dict[str, float]:
+    """Split per-process device memory into this process's and the others', in bytes.
+
+    ``processes`` are pairs of PID and bytes (``None`` where the driver hides them, as WSL and
+    WDDM do); ``visible`` are the PIDs that this PID namespace has. In a container the driver
+    can give the host's PIDs: then ours cannot be told from others' and both are absent.
+    """
+    if any(used is None for _, used in processes):
+        return {}
+    known = set(visible)
+    if any(pid != own_pid and pid not in known for pid, _ in processes):
+        return {}
+    own = [used or 0 for pid, used in processes if pid == own_pid]
+    others = [used or 0 for pid, used in processes if pid != own_pid]
+    values = {"gpu_other_processes_memory_bytes": float(sum(others))}
+    if own:
+        values["gpu_process_memory_bytes"] = float(sum(own))
+    return values
+
+
+def _visible(pids: Sequence[int]) -> list[int]:
+    """Return those of some PIDs that exist in this PID namespace, as far as /proc tells."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+class NvmlSlowSource:
+    """Read the energy counter and the memory of processes of the selected GPUs."""
+
+    name = "nvml_slow"
+
+    def __init__(self, selection: Sequence[str] = ("usable",), *, period_s: float = 1.0) -> None:
+        self.period_s = period_s
+        self._selection = tuple(selection)
+        self._nvml = Nvml()
+        self._cards: list[tuple[Gpu, Any]] = []
+        self._absent: dict[str, dict[str, str]] = {}
+
+    def open(self) -> None:
+        """Initialise NVML and find the selected GPUs."""
+        self._nvml.open()
+        try:
+            self._cards, _ = chosen_gpus(self._nvml, self._selection)
+        except BaseException:
+            self._nvml.close()
+            raise
+
+    def devices(self) -> Sequence[Device]:
+        """Return the GPUs with the reasons for what they did not answer at the last reading."""
+        return [
+            Device(gpu.uuid, "gpu", gpu.name, absent=self._absent[gpu.uuid])
+            for gpu, _ in self._cards
+            if self._absent.get(gpu.uuid)
+        ]
+
+    async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
+        """Yield a sample for each GPU, letting quick sources in between."""
+        if not self._nvml.is_open:
+            raise SourceUnavailable("NVML is closed in this process")
+        for gpu, handle in self._cards:
+            values, reasons = self._energy(handle)
+            # The stamp belongs to the energy counter: differences of it are what counts.
+            time = now()
+            await asyncio.sleep(0)
+            memory = self._memory(handle)
+            if not memory:
+                why = "the driver gives no process of this PID namespace (a container, or WSL)"
+                reasons["gpu_process_memory_bytes"] = why
+                reasons["gpu_other_processes_memory_bytes"] = why
+            self._absent[gpu.uuid] = reasons
+            if values or memory:
+                yield Sample(time, gpu.uuid, self.name, values | memory)
+            await asyncio.sleep(0)
+
+    def _energy(self, handle: Any) -> tuple[dict[str, float], dict[str, str]]:
+        millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        if millijoules is None:
+            return {}, {"gpu_energy_joules": reason}
+        return {"gpu_energy_joules": millijoules * 1e-3}, {}
+
+    def _memory(self, handle: Any) -> dict[str, float]:
+        used: dict[int, int | None] = {}
+        for function in (
+            "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
+        ):
+            processes, _ = self._nvml.ask(function, handle)
+            if processes is None:
+                if function == "nvmlDeviceGetComputeRunningProcesses":
+                    return {}
+                continue
+            used.update({process.pid: process.usedGpuMemory for process in processes})
+        return split_memory(list(used.items()), os.getpid(), _visible(list(used)))
+
+    def close(self) -> None:
+        """Shut NVML down as often as it was initialised here."""
+        self._cards = []
+        self._nvml.close()

@@ -1,0 +1,373 @@
+"""Recording + span -> Summary: what one cell used, figure by figure, with what it rests on.
+
+A reading counts in a span only if all the time that it speaks of lies inside the span; so a
+cell that is too short for a figure gets none, and the reason instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .metrics import CLOCK_EVENT_REASONS, METRICS, THROTTLE_REASONS, Metric, throttle_names
+from .recording import Recording, Series
+from .sample import Device, Span
+from .units import duration, quantity
+
+__all__ = [
+    "Coverage",
+    "DeviceSummary",
+    "Energy",
+    "Figure",
+    "Summary",
+    "Throttling",
+    "peak_text",
+    "summarise",
+]
+
+_STALE_PERIODS = 2.5
+# Processor times count in steps of 10 ms: below this length a share says little.
+_SHORTEST_RATE_S = 0.1
+# What the device holds at an instant: the state at the cell's start belongs to the cell too.
+_STATES = frozenset(
+    name for name, row in METRICS.items() if row.unit == "bytes" and row.kind == "gauge"
+)
+_PEAK_COUNTERS = {
+    "torch_allocated_bytes": "torch_allocated_peak_bytes",
+    "torch_reserved_bytes": "torch_reserved_peak_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric of one device over a span, in the metric's base unit.
+
+    ``start`` and ``end`` are the readings next to the span's ends, ``mean`` and ``peak`` are
+    over the readings that count (``samples`` of them). What is ``None`` was not measured;
+    ``reason`` says why when nothing was. ``peak_low`` is given where the peak is only known to
+    lie between it and ``peak``; ``peak_exact`` where a counter proves the peak.
+    """
+
+    metric: str
+    start: float | None = None
+    mean: float | None = None
+    peak: float | None = None
+    end: float | None = None
+    samples: int = 0
+    peak_low: float | None = None
+    peak_exact: bool = False
+    reason: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is any value at all."""
+        return any(v is not None for v in (self.start, self.mean, self.peak, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules of a span: the difference of the energy counter, give or take ``bound_joules``.
+
+    The bound is what the GPU can have used in the edges between the two readings and the
+    span's ends, and while the counter was not renewed. ``None`` comes with a ``reason``.
+    """
+
+    joules: float | None = None
+    bound_joules: float | None = None
+    mean_watts: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """Share of the readings in which the clocks were held back, in all and by reason."""
+
+    ratio: float | None = None
+    by_reason: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How well readings cover a span: how many, and the longest stretch without one."""
+
+    source: str
+    samples: int
+    longest_gap_s: float
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """What one device did in a span."""
+
+    device: Device
+    figures: Mapping[str, Figure]
+    energy: Energy
+    throttling: Throttling
+    coverage: Coverage | None
+
+    def figure(self, metric: str) -> Figure:
+        """Return a metric's figure; one that was never read says so."""
+        return self.figures.get(metric, Figure(metric, reason="not read"))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What all devices did in a span; ``watch_cpu_s`` is what the sampler itself used."""
+
+    span: Span
+    devices: tuple[DeviceSummary, ...]
+    watch_cpu_s: float | None = None
+    truncated_s: float = 0.0
+
+    @property
+    def gpus(self) -> tuple[DeviceSummary, ...]:
+        """The GPUs among the devices."""
+        return tuple(d for d in self.devices if d.device.kind == "gpu")
+
+    @property
+    def host(self) -> DeviceSummary | None:
+        """The host."""
+        return next((d for d in self.devices if d.device.kind == "host"), None)
+
+    @property
+    def wall_s(self) -> float:
+        """The span's length in seconds."""
+        return (self.span.end or self.span.start) - self.span.start
+
+
+def summarise(
+    recording: Recording,
+    span: Span,
+    *,
+    devices: Sequence[str] | None = None,
+    reasons: Mapping[str, str] | None = None,
+    watch_cpu_s: float | None = None,
+    cuda_at_start: bool = True,
+) -> Summary:
+    """Compute the figures of a closed span.
+
+    ``devices`` limits it to some ids; ``reasons`` says per source why it gives nothing;
+    ``cuda_at_start`` is false if torch's CUDA was not initialised when the span began, so that
+    its allocator counted from nothing.
+    Raises :class:`ValueError` for a span that still runs.
+    """
+    if span.end is None:
+        raise ValueError("a span is summarised after its end")
+    chosen = [d for d in recording.devices if devices is None or d.id in devices]
+    found = tuple(
+        _device(recording, span, device, reasons or {}, cuda_at_start) for device in chosen
+    )
+    bounds = recording.bounds
+    # The oldest samples of a very long cell can have left the recording.
+    truncated = max(0.0, bounds[0] - span.start) if bounds else 0.0
+    return Summary(span, found, watch_cpu_s, truncated if truncated > 5.0 else 0.0)
+
+
+def _device(
+    recording: Recording,
+    span: Span,
+    device: Device,
+    reasons: Mapping[str, str],
+    cuda_at_start: bool,
+) -> DeviceSummary:
+    figures = {}
+    for metric in METRICS.values():
+        if metric.kind == "constant" or metric.name == "gpu_energy_joules":
+            continue
+        if metric.source == "host" and device.kind != "host":
+            continue
+        if metric.source != "host" and device.kind == "host":
+            continue
+        figures[metric.name] = _figure(recording, span, device, metric, reasons)
+    for name, counter in _PEAK_COUNTERS.items():
+        if name in figures:
+            figures[name] = _with_peak_counter(figures[name], figures[counter], cuda_at_start)
+    quick = "nvml" if device.kind == "gpu" else "host"
+    return DeviceSummary(
+        device,
+        figures,
+        _energy(recording, span, device, reasons),
+        _throttling(recording, span, device, reasons),
+        _coverage(recording, span, device, quick),
+    )
+
+
+def _around(
+    recording: Recording, metric: Metric, device: str, span: Span
+) -> tuple[Series, float]:
+    """Return a metric's readings from just before a span to just after it, and the margin."""
+    period = recording.periods.get(metric.source, 0.1)
+    margin = max(_STALE_PERIODS * period, 0.5)
+    assert span.end is not None
+    return recording.series(metric.name, device, span.start - margin, span.end + margin), margin
+
+
+def _figure(
+    recording: Recording,
+    span: Span,
+    device: Device,
+    metric: Metric,
+    reasons: Mapping[str, str],
+) -> Figure:
+    assert span.end is not None
+    series, _ = _around(recording, metric, device.id, span)
+    if not series:
+        return Figure(metric.name, reason=_why_absent(device, metric, reasons))
+    start = next((v for t, v in reversed(list(series)) if t <= span.start), None)
+    end = next((v for t, v in series if t >= span.end), None)
+    inside = [v for t, v in series if t - metric.reach_s >= span.start and t <= span.end]
+    if start is None and metric.reach_s == 0 and inside:
+        # The source came up inside the span (CUDA was initialised in the cell).
+        start = inside[0] if metric.source != "allocator" else None
+    if end is None and metric.reach_s == 0 and inside:
+        end = inside[-1]
+    if metric.rate_of is not None:
+        mean = _mean_rate(recording, span, device.id, METRICS[metric.rate_of])
+        if mean is not None:
+            peak = max([*inside, mean])
+            return Figure(metric.name, start, mean, peak, end, max(len(inside), 2))
+    if metric.kind == "counter":
+        return Figure(metric.name, start=start, end=end, samples=len(inside))
+    counted = list(inside)
+    if metric.name in _STATES:
+        counted += [v for v in (start, end) if v is not None]
+    too_short = ""
+    if not inside:
+        too_short = (
+            f"too short to say: a reading speaks of {duration(metric.reach_s)}"
+            if metric.reach_s
+            else "too short to say: no reading fell into the cell"
+        )
+    return Figure(
+        metric.name,
+        start=start,
+        mean=sum(inside) / len(inside) if inside else None,
+        peak=max(counted) if counted else None,
+        end=end,
+        samples=len(inside),
+        reason=too_short,
+    )
+
+
+def _mean_rate(
+    recording: Recording, span: Span, device: str, counter: Metric
+) -> float | None:
+    """Return a counter's growth a second between the readings next to a span's ends."""
+    series, _ = _around(recording, counter, device, span)
+    first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
+    last = next(((t, v) for t, v in series if span.end is not None and t >= span.end), None)
+    if first is None or last is None or last[0] - first[0] < _SHORTEST_RATE_S:
+        return None
+    return (last[1] - first[1]) / (last[0] - first[0])
+
+
+def _why_absent(device: Device, metric: Metric, reasons: Mapping[str, str]) -> str:
+    if metric.name in device.absent:
+        return device.absent[metric.name]
+    if metric.source in reasons:
+        return reasons[metric.source]
+    if metric.source == "allocator":
+        return "torch has not initialised CUDA on this GPU in this process"
+    return "too short to say: no reading fell into the cell"
+
+
+def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> Figure:
+    """Sharpen a sampled peak by the allocator's own peak before (p0) and after (p1) the cell.
+
+    p1 > p0: p1 is the cell's peak, exactly. p1 = p0: it lies between the highest reading and
+    p0. p1 < p0: the cell reset the peak; it is at least the larger of p1 and the readings.
+    """
+    sampled, after = figure.peak, counter.end
+    if sampled is None or after is None:
+        return figure
+    before = counter.start if cuda_at_start else 0.0
+    if before is None:
+        peak, low, exact = after, sampled, False
+    elif after > before:
+        peak, low, exact = after, None, True
+    elif after == before:
+        peak, low, exact = after, sampled, sampled >= after
+    else:
+        peak, low, exact = max(sampled, after), None, False
+    return Figure(
+        figure.metric, figure.start, figure.mean, peak, figure.end, figure.samples,
+        peak_low=None if exact else low, peak_exact=exact,
+    )
+
+
+def _energy(
+    recording: Recording, span: Span, device: Device, reasons: Mapping[str, str]
+) -> Energy:
+    if device.kind != "gpu":
+        return Energy(reason="not a GPU")
+    assert span.end is not None
+    metric = METRICS["gpu_energy_joules"]
+    series, _ = _around(recording, metric, device.id, span)
+    if not series:
+        return Energy(reason=_why_absent(device, metric, reasons))
+    first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
+    last = next(((t, v) for t, v in series if t >= span.end), None)
+    if first is None or last is None:
+        return Energy(reason="the counter was not read at both ends of the cell")
+    (t0, e0), (t1, e1) = first, last
+    if e1 < e0:
+        return Energy(reason="the counter went back (the driver was reloaded)")
+    wall = span.end - span.start
+    power, _ = _around(recording, METRICS["gpu_power_watts"], device.id, span)
+    highest = max(power.values, default=(e1 - e0) / (t1 - t0) if t1 > t0 else 0.0)
+    edges = (span.start - t0) + (t1 - span.end)
+    # The counter is renewed every refresh_s, so each reading can be that much too old.
+    bound = highest * (edges + metric.refresh_s)
+    if wall <= 2 * metric.refresh_s:
+        return Energy(
+            reason=f"too short to say: the counter is renewed every {duration(metric.refresh_s)}"
+        )
+    joules = (e1 - e0) * wall / (t1 - t0)
+    return Energy(joules, bound, joules / wall)
+
+
+def _throttling(
+    recording: Recording, span: Span, device: Device, reasons: Mapping[str, str]
+) -> Throttling:
+    if device.kind != "gpu":
+        return Throttling(reason="not a GPU")
+    assert span.end is not None
+    metric = METRICS["gpu_clock_event_reasons_state"]
+    series = recording.series(metric.name, device.id, span.start + metric.reach_s, span.end)
+    if not series:
+        around, _ = _around(recording, metric, device.id, span)
+        if around:
+            return Throttling(reason="too short to say: no reading fell into the cell")
+        return Throttling(reason=_why_absent(device, metric, reasons))
+    total = len(series)
+    by_reason = {
+        CLOCK_EVENT_REASONS[bit]: sum(1 for v in series.values if int(v) & bit) / total
+        for bit in sorted(THROTTLE_REASONS)
+    }
+    held = sum(1 for v in series.values if throttle_names(v)) / total
+    return Throttling(held, {k: v for k, v in by_reason.items() if v}, total)
+
+
+def _coverage(
+    recording: Recording, span: Span, device: Device, source: str
+) -> Coverage | None:
+    assert span.end is not None
+    period = recording.periods.get(source, 0.1)
+    times = [*recording.times(source, device.id, span.start, span.end)]
+    edges = [span.start, *times, span.end]
+    longest = max(b - a for a, b in pairwise(edges))
+    return Coverage(source, len(times), longest, period)
+
+
+def peak_text(figure: Figure) -> str:
+    """Write a peak with how sure it is: exact, or as a bound."""
+    unit = METRICS[figure.metric].unit
+    if figure.peak is None:
+        return quantity(None, unit)
+    if figure.peak_low is not None:
+        return f"{quantity(figure.peak_low, unit)} to {quantity(figure.peak, unit)}"
+    return quantity(figure.peak, unit)

@@ -1,0 +1,1 @@
+"""Views: one scene of a recording, drawn as bqplot widgets, SVG, PNG or text."""

@@ -1,0 +1,320 @@
+"""The watch: a live view of the session's recording, or of a file's, until it is frozen."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from . import codec
+from .session import Lease, Session
+from .sinks.jsonl import JsonLines
+from .units import duration
+from .views.parts import State
+from .views.refresher import Refresher
+from .views.scene import Scene, build_scene
+
+__all__ = ["DEMO", "Watch", "WatchOptions", "status_text"]
+
+DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
+"""The recording that ``--replay demo`` shows: a training run on an H200."""
+
+_TEXT_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What a watch shows and how; see ``%gpuwatch?``."""
+
+    gpus: tuple[str, ...] = ("usable",)
+    strips: tuple[str, ...] = ("util", "mem", "power", "temp")
+    interval_s: float | None = None
+    window_s: float = 60.0
+    renderer: str = "auto"
+    record: str | None = None
+    replay: str | None = None
+    speed: float = 1.0
+    text: bool = False
+
+
+class _Live:
+    """What a watch of this machine shows: the session's recording up to now."""
+
+    state: State = "recording"
+
+    def __init__(self, session: Session, options: WatchOptions) -> None:
+        self.session = session
+        self.recording = session.recording
+        self._options = options
+        self._lease: Lease | None = session.lease(
+            "watch", gpus=options.gpus, interval_s=options.interval_s
+        )
+        self._sink: JsonLines | None = None
+        if options.record:
+            try:
+                self._sink = JsonLines(session.recording, options.record)
+            except BaseException:
+                self._lease.release()
+                raise
+
+    def span(self) -> tuple[float, float]:
+        now = self.session.clock()
+        return now - self._options.window_s, now
+
+    @property
+    def caption(self) -> str:
+        every = self.recording.periods.get("nvml", self.session.settings.interval_s)
+        return f"last {duration(self._options.window_s)}, every {every:g} s"
+
+    def gpus(self) -> list[str] | None:
+        # By name each time: a GPU can come, and torch's index is known only after CUDA is up.
+        return self.session.named_gpus(self._options.gpus)
+
+    def notice(self) -> str | None:
+        """Say why there is no GPU and what would bring it, or that the file cannot be written."""
+        if self._sink is not None and self._sink.error is not None:
+            return f"{self._options.record} cannot be written any more: {self._sink.error}"
+        if self.gpus():
+            return None
+        reason = self.reasons.get("nvml", "")
+        if not reason:
+            return None
+        return f"No GPU rows: {reason}. %gpuwatch --replay demo shows a recorded H200."
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        return self.session.reasons()
+
+    def over(self) -> bool:
+        return False
+
+    def freeze(self) -> tuple[float, float]:
+        bounds = self.recording.bounds
+        start, end = self.span()
+        # A watch that is younger than its window leaves no empty half of a picture.
+        if bounds is not None:
+            start = max(start, min(bounds[0], end - 5.0))
+        return start, end
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+        if self._lease is not None:
+            self._lease.release()
+
+
+class _Replay:
+    """What a watch of a file shows: a recording, played from its start."""
+
+    state: State = "replay"
+    reasons: Mapping[str, str] = {}
+
+    def __init__(self, session: Session, options: WatchOptions) -> None:
+        assert options.replay is not None
+        path = DEMO if options.replay == "demo" else Path(options.replay)
+        self.recording = codec.load(path)
+        self._options = options
+        self._name = "a recorded H200" if options.replay == "demo" else path.name
+        self._clock = session.clock
+        self._begun = session.clock()
+        bounds = self.recording.bounds
+        assert bounds is not None  # load refuses a file without samples
+        self._start, self._end = bounds
+
+    def span(self) -> tuple[float, float]:
+        played = (self._clock() - self._begun) * self._options.speed
+        now = min(self._end, self._start + 1.0 + played)
+        return now - self._options.window_s, now
+
+    @property
+    def caption(self) -> str:
+        speed = "" if self._options.speed == 1 else f", {self._options.speed:g} times as fast"
+        return f"{self._name}, {duration(self._end - self._start)}{speed}"
+
+    def gpus(self) -> list[str] | None:
+        return None
+
+    def notice(self) -> str | None:
+        return None
+
+    def over(self) -> bool:
+        return self.span()[1] >= self._end
+
+    def freeze(self) -> tuple[float, float]:
+        return self._start, self._end
+
+    def close(self) -> None:
+        pass
+
+
+class Watch:
+    """One view, shown in one output, until :meth:`stop` puts a picture in its place.
+
+    Raises :class:`~gpumagic.errors.GpuMagicError` for a GPU that is not there, a file that
+    cannot be read or written, or an unknown strip; nothing is left running then.
+    """
+
+    def __init__(self, session: Session, options: WatchOptions) -> None:
+        self.options = options
+        self._session = session
+        self._content: _Live | _Replay = (
+            _Replay(session, options) if options.replay else _Live(session, options)
+        )
+        self._display_id = f"gpumagic-{uuid4().hex}"
+        self._view: Any = None
+        self._refresher: Refresher | None = None
+        self._frozen = False
+
+    # -- what it shows ----------------------------------------------------------------------
+
+    def scene(self) -> Scene:
+        """Return the scene as it is now."""
+        content = self._content
+        start, end = content.span()
+        return build_scene(
+            content.recording, start=start, end=end, gpus=content.gpus(),
+            strips=self.options.strips, state=content.state, caption=content.caption,
+            notice=content.notice(), reasons=content.reasons,
+            clock_times=content.state == "replay",
+        )
+
+    def frozen_scene(self) -> Scene:
+        """Return the scene that stays: clock times, and the whole of a replay."""
+        content = self._content
+        start, end = content.freeze()
+        caption = content.caption
+        if content.state == "recording":
+            caption = f"{duration(end - start)}, {caption.partition(', ')[2]}"
+        return build_scene(
+            content.recording, start=start, end=end, gpus=content.gpus(),
+            strips=self.options.strips, state="stopped", caption=caption,
+            notice=content.notice(), reasons=content.reasons,
+        )
+
+    # -- life -------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Display the view in the present output and keep it moving."""
+        from .views import text
+
+        scene = self.scene()
+        if not self._in_notebook():
+            print(text.render(scene))
+            print("%gpuwatch shows it again, %gpuwatch stop ends it.")
+            return
+        if self.options.text:
+            self._display({"text/plain": text.render(scene)})
+            self._run(self._tick_text, _TEXT_PERIOD_S)
+            return
+        self._show_widget(scene)
+
+    def _show_widget(self, scene: Scene) -> None:
+        from .views import live, text
+
+        self._view = live.make_view(scene, self.options.renderer)
+        self._display({**self._view.bundle(), "text/plain": text.render(scene)})
+        self._run(self._tick, 1.0 / self._session.settings.updates_per_s)
+
+    def _run(self, tick: Any, period_s: float) -> None:
+        self._refresher = Refresher(tick, period_s, inherit_context=_needs_parent())
+        self._refresher.start()
+
+    def _tick(self) -> None:
+        self._view.update(self.scene())
+        if self._content.over() and self._refresher is not None:
+            self._refresher.period_s = 3600.0
+
+    def _tick_text(self) -> None:
+        from .views import text
+
+        self._display({"text/plain": text.render(self.scene())}, update=True)
+
+    def _in_notebook(self) -> bool:
+        return hasattr(self._session.shell, "kernel")
+
+    def _display(self, bundle: dict[str, Any], *, update: bool = False) -> None:
+        from IPython.display import display
+
+        metadata = {}
+        if "image/png" in bundle:
+            metadata["image/png"] = {"width": bundle.pop("width")}
+        display(  # type: ignore[no-untyped-call]
+            bundle, raw=True, metadata=metadata, display_id=self._display_id, update=update
+        )
+
+    def stop(self) -> None:
+        """Freeze: put the picture in the place of the view, and let go of everything."""
+        if self._frozen:
+            return
+        self._frozen = True
+        if self._refresher is not None:
+            self._refresher.stop()
+        try:
+            scene = self.frozen_scene()
+        finally:
+            self._content.close()
+        if self._refresher is None:
+            return
+        twin = _twin(scene)
+        self._display(dict(twin), update=True)
+        if self._view is not None and self._view.lost():
+            # The page was reloaded: it has forgotten the display's id, so the picture stands
+            # under the cell that stops, and inside the widget that the page still shows.
+            self._view.replace(twin)
+            self._display_id = f"gpumagic-{uuid4().hex}"
+            self._display(dict(twin))
+        elif self._view is not None:
+            self._view.close()
+
+    def status(self) -> str:
+        """Say in words what is shown and how the view keeps its time."""
+        refresher = self._refresher
+        drawn = f"{refresher.ticks} updates" if refresher is not None else "text"
+        if refresher is not None and refresher.error is not None:
+            drawn += f", stopped: {type(refresher.error).__name__}: {refresher.error}"
+        return f"watch: {self._content.caption}, {drawn}"
+
+
+def _twin(scene: Scene) -> dict[str, Any]:
+    from .views import png, text
+
+    picture = base64.b64encode(png.render(scene)).decode("ascii")
+    return {"image/png": picture, "width": round(scene.width), "text/plain": text.render(scene)}
+
+
+def _needs_parent() -> bool:
+    """Tell whether this ipykernel fails to send from a context without the cell's (7.0 only)."""
+    import sys
+
+    version = getattr(sys.modules.get("ipykernel"), "__version__", "")
+    return bool(version.startswith("7.0."))
+
+
+def status_text(session: Session) -> str:
+    """Say in text what runs: the watch, who holds the sampler, and how sources keep time."""
+    lines = [session.watch.status() if session.watch is not None else "watch: none"]
+    sampler = session.sampler
+    if sampler is None:
+        lines.append("sampling: stopped (nobody needs it)")
+        return "\n".join(lines)
+    holders = ", ".join(session.leases)
+    lines.append(
+        f"sampling: for {holders}; {duration(session.watch_cpu_s)} of processor time so far"
+    )
+    reasons = sampler.reasons
+    for name, stats in sampler.stats.items():
+        period = session.recording.periods.get(name, 0.0)
+        line = (
+            f"  {name}: every {period:g} s, {stats.readings} readings, {stats.late} late,"
+            f" {stats.missed} missed"
+        )
+        if name in reasons:
+            line = f"  {name}: n/a: {reasons[name]}"
+        lines.append(line)
+    for device in session.recording.devices:
+        parts = [device.label, device.torch_label, device.name]
+        lines.append("  " + "  ".join(part for part in parts if part and part != "Host"))
+    return "\n".join(line.rstrip() for line in lines)
