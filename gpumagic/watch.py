@@ -82,7 +82,8 @@ class _Live:
         reason = self.reasons.get("nvml", "")
         if not reason:
             return None
-        return f"No GPU rows: {reason}. %gpuwatch --replay demo shows a recorded H200."
+        said = reason[:1].upper() + reason[1:]
+        return f"{said}. `%gpuwatch --replay demo` shows a recorded H200."
 
     @property
     def reasons(self) -> Mapping[str, str]:

@@ -1,0 +1,242 @@
+"""What a recording knows of one strip of one device, in base units and in columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+
+from ..metrics import METRICS, throttle_names
+from ..recording import Recording
+from ..sample import Device
+from .bins import Grid, Hole, fill, merge
+from .strips import Layer, Strip
+
+__all__ = ["LayerReading", "Reading", "View", "elapsed", "holes_of", "read", "source_of"]
+
+_REACH = 2.5
+"""Periods between two readings over which a value is carried on."""
+
+_STALE = 3.0
+"""Periods after which a reading is no longer the present one."""
+
+_STALE_FLOOR_S = 1.0
+"""A tick or two that came late behind a busy cell is no news."""
+
+_REASONS_METRIC = "gpu_clock_event_reasons_state"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which part of a recording is looked at.
+
+    ``until`` is the newest time that counts: now, while ``live``. ``reasons`` says for a metric
+    or a source why it is missing, where neither its device nor a gap does.
+    """
+
+    recording: Recording
+    grid: Grid
+    until: float
+    live: bool
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReading:
+    """One layer: the metric that was read, its columns, and its present value if it has one."""
+
+    layer: Layer
+    metric: str
+    columns: tuple[float | None, ...]
+    present: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A strip's layers, what is missing, and where a limit held work back (in epoch seconds).
+
+    ``top`` is the ceiling that the device gives, or ``None``.
+    """
+
+    strip: Strip
+    device: Device
+    layers: tuple[LayerReading, ...]
+    missing: str | None
+    top: float | None
+    limited: tuple[Hole, ...]
+    limit_words: tuple[str, str] | None
+    workers: int | None
+
+    @property
+    def peak(self) -> float:
+        """The highest value in any column, 0 if there is none."""
+        return max((v for x in self.layers for v in x.columns if v is not None), default=0.0)
+
+
+def elapsed(seconds: float) -> str:
+    """Write a length of time as briefly as a label needs: ``0.4 s``, ``22 s``, ``3 min 05 s``."""
+    if seconds < 0.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def source_of(metric: str) -> str:
+    """Name the source of a metric, or nothing if METRICS does not know it."""
+    row = METRICS.get(metric)
+    return row.source if row is not None else ""
+
+
+def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
+    """List the gaps of a source as seen by one device, joined, open ones without an end."""
+    return merge(
+        (gap.start, math.inf if gap.end is None else gap.end)
+        for gap in view.recording.gaps(view.grid.start, view.until)
+        if gap.source == source and gap.device in (None, device)
+    )
+
+
+def _points(view: View, metric: str, device: str, period: float) -> list[tuple[float, float]]:
+    # A column at the left end can lie between a reading outside of the window and one inside.
+    start = view.grid.start - _REACH * period
+    return list(view.recording.series(metric, device, start, view.until))
+
+
+def _period(view: View, metric: str, device: str) -> float:
+    known = view.recording.periods.get(source_of(metric))
+    if known is not None:
+        return known
+    times = view.recording.series(metric, device, view.grid.start, view.until).times
+    return median(b - a for a, b in pairwise(times)) if len(times) > 2 else 1.0
+
+
+def _combined(
+    view: View, layer: Layer, device: str
+) -> tuple[str, float, list[tuple[float, float]]]:
+    """Return the metric that a layer speaks of, its period and its points."""
+    if layer.combine == "first":
+        for metric in layer.metrics:
+            period = _period(view, metric, device)
+            points = _points(view, metric, device, period)
+            if points:
+                return metric, period, points
+        return layer.metrics[-1], 1.0, []
+    metric = layer.metrics[0]
+    period = _period(view, metric, device)
+    points = _points(view, metric, device, period)
+    for other in layer.metrics[1:]:
+        # Metrics that are added up come from one sample and share its time.
+        more = dict(_points(view, other, device, period))
+        points = [(time, value + more.get(time, 0.0)) for time, value in points]
+    return metric, period, points
+
+
+def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, float | None]:
+    """Read a layer; return it and the time of its newest reading."""
+    metric, period, points = _combined(view, layer, device)
+    points = [(time, value) for time, value in points if math.isfinite(value)]
+    columns = fill(
+        points, view.grid, reach=_REACH * period, until=view.until,
+        holes=holes_of(view, source_of(metric), device),
+    )
+    if not points:
+        return LayerReading(layer, metric, columns, None), None
+    time, value = points[-1]
+    stale = view.live and view.until - time > max(_STALE * period, _STALE_FLOOR_S)
+    return LayerReading(layer, metric, columns, None if stale else value), time
+
+
+def _missing(view: View, device: Device, reading: LayerReading, newest: float | None) -> str:
+    """Say why a layer has no present value."""
+    for metric in reversed(reading.layer.metrics):
+        if metric in device.absent:
+            return device.absent[metric]
+    source = source_of(reading.metric)
+    for gap in view.recording.gaps(view.until, math.inf):
+        if gap.end is None and gap.source == source and gap.device in (None, device.id):
+            return gap.reason
+    told = view.reasons.get(reading.metric) or view.reasons.get(source)
+    if told:
+        return told
+    if newest is None and view.live:
+        # The last reading can have left the window.
+        last = view.recording.latest(reading.metric, device.id)
+        newest = last[0] if last is not None else None
+    if newest is not None:
+        return f"no reading for {elapsed(view.until - newest)}"
+    return "no reading yet" if view.live else "not recorded"
+
+
+@lru_cache(maxsize=64)
+def _held(bits: int, thermal: bool) -> tuple[str, ...]:
+    """Name the thermal or the other reasons in a reading that hold work back."""
+    return tuple(n for n in throttle_names(bits) if n.startswith("thermal") == thermal)
+
+
+def _limits(
+    view: View, device: str, kind: str
+) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
+    """Find where limits of a kind held work back; return that and the words for it."""
+    period = _period(view, _REASONS_METRIC, device)
+    points = _points(view, _REASONS_METRIC, device, period)
+    stretches: list[Hole] = []
+    names: list[str] = []
+    ends = [*(time for time, _ in points[1:]), view.until]
+    for (time, bits), end in zip(points, ends, strict=bool(points)):
+        held = _held(int(bits), kind == "thermal")
+        if held and time >= view.grid.start:
+            names += [n for n in held if n not in names]
+            stretches.append((time, end if end - time <= _REACH * period else time + period))
+    if not stretches:
+        return (), None
+    total = sum(end - start for start, end in stretches)
+    word = "at the cap" if "power cap" in names else names[0]
+    if kind == "thermal":
+        word = "throttled"
+    return merge(stretches), (word, elapsed(total))
+
+
+def _workers(view: View, device: str) -> int | None:
+    series: Sequence[float] = view.recording.series(
+        "children_count", device, view.grid.start, view.until
+    ).values
+    return int(series[-1]) if series else None
+
+
+def _top(device: Device, metric: str) -> float | None:
+    row = METRICS.get(metric)
+    top = row.ceiling if row is not None else None
+    if isinstance(top, str):
+        top = device.constants.get(top)
+    return top if top is not None and math.isfinite(top) and top > 0 else None
+
+
+def read(view: View, device: Device, strip: Strip) -> Reading:
+    """Read what the recording knows of one strip of one device in a view."""
+    layers: list[LayerReading] = []
+    missing: str | None = None
+    for index, layer in enumerate(strip.layers):
+        reading, newest = _read_layer(view, layer, device.id)
+        if index == 0:
+            if reading.present is None:
+                missing = _missing(view, device, reading, newest)
+            layers.append(reading)
+        elif newest is not None:
+            layers.append(reading)
+    limited: tuple[Hole, ...] = ()
+    words = None
+    if strip.held_by is not None:
+        limited, words = _limits(view, device.id, strip.held_by)
+    workers = _workers(view, device.id) if strip.name == "cpu" else None
+    return Reading(
+        strip, device, tuple(layers), missing, _top(device, layers[0].metric), limited, words,
+        workers,
+    )

@@ -1,0 +1,91 @@
+"""The shapes that a drawing is made of; lengths are CSS pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+__all__ = ["OPACITY", "Area", "Box", "Dot", "Ink", "Paint", "Point", "Run", "Shape", "Stroke",
+           "Text"]
+
+Paint = Literal["use", "line", "limit", "ink", "label", "rule", "hair"]
+Ink = Literal["ink", "label"]
+Point = tuple[float, float]
+
+OPACITY: Mapping[str, float] = MappingProxyType({"outer": 0.42, "middle": 0.68, "inner": 1.0})
+"""How opaque the nested parts of use are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A piece of text in one style; ``gap`` is the room before it, in pixels."""
+
+    text: str
+    size: float
+    ink: Ink = "ink"
+    bold: bool = False
+    mono: bool = False
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Runs on one baseline; ``x`` is their left edge, middle or right edge."""
+
+    x: float
+    y: float
+    runs: tuple[Run, ...]
+    anchor: Literal["start", "middle", "end"] = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    paint: Paint
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Filled stretches between a baseline and points; each of them stands alone.
+
+    ``tone`` is the opacity that is to be seen; ``opacity`` brings it about over what has been
+    painted below.
+    """
+
+    stretches: tuple[tuple[Point, ...], ...]
+    base: float
+    tone: float
+    opacity: float
+    paint: Paint = "use"
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """Lines through points; each of them stands alone."""
+
+    stretches: tuple[tuple[Point, ...], ...]
+    paint: Paint
+    width: float
+    dotted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A disc, or a ring if ``hollow``."""
+
+    x: float
+    y: float
+    radius: float
+    paint: Paint
+    hollow: bool = False
+
+
+Shape: TypeAlias = Text | Box | Area | Stroke | Dot
