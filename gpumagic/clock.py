@@ -11,7 +11,7 @@ class Clock:
     """Tell the time as epoch seconds, driven by the monotonic clock.
 
     The offset between the two is fixed once, so that a step of the system's clock neither
-    shortens a cell nor turns the time axis back. Tests hand in another ``monotonic``.
+    shortens a cell nor turns the time axis back.
     """
 
     def __init__(self) -> None:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -104,7 +106,7 @@ class Encoder:
         done = []
         line = self._waiting.get(sample.device)
         if line is not None and (
-            sample.time - line["time"] > _TICK_S or not line.keys().isdisjoint(sample.values)
+            abs(sample.time - line["time"]) > _TICK_S or not line.keys().isdisjoint(sample.values)
         ):
             done.append(_dump(self._waiting.pop(sample.device)))
             line = None
@@ -112,7 +114,8 @@ class Encoder:
             line = {"kind": "sample", "time": _time(sample.time), "device": sample.device}
             self._waiting[sample.device] = line
         for name, value in sample.values.items():
-            line[name] = _round(value, METRICS[name].unit)
+            if math.isfinite(value):  # JSON has no NaN
+                line[name] = _round(value, METRICS[name].unit)
         return done
 
     def flush(self) -> list[str]:
@@ -163,6 +166,9 @@ def _records(line: dict[str, Any], number: int) -> Iterator[Record | None]:
                         f"the recording has version {line['version']}; this gpumagic reads up to"
                         f" {VERSION}: pip install --upgrade gpumagic"
                     )
+                for key, value in line.items():
+                    if key.startswith("period_"):
+                        float(value)
                 yield None
             case "sample":
                 yield from _samples(line)
@@ -176,7 +182,7 @@ def _records(line: dict[str, Any], number: int) -> Iterator[Record | None]:
                     status if status in _SPAN_STATUS else "ok",
                 )
             case "mark":
-                yield Mark(float(line["time"]), str(line["text"]))
+                yield Mark(float(line["time"]), str(line.get("text", "")))
             case "gap":
                 yield Gap(
                     float(line["time"]), _optional(line, "end"), str(line["source"]),
@@ -224,32 +230,36 @@ def open_for_writing(path: str | Path) -> IO[str]:
     """
     path = Path(path).expanduser()
     try:
+        # A lone surrogate in a name becomes the JSON escape that stands for it.
         if path.suffix == ".gz":
-            return gzip.open(path, "wt", encoding="utf-8")
-        return path.open("w", encoding="utf-8")
+            return gzip.open(path, "wt", encoding="utf-8", errors="backslashreplace")
+        return path.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def save(recording: Recording, path: str | Path) -> int:
-    """Write a whole recording; return the number of lines."""
+    """Write a whole recording; return the number of lines.
+
+    Raises :class:`~gpumagic.errors.RecordingError` where the file cannot be written.
+    """
     encoder = Encoder()
     records: list[tuple[float, Record]] = [(s.time, s) for s in recording.samples()]
     records += [(s.start, s) for s in recording.spans()]
     records += [(m.time, m) for m in recording.marks()]
     records += [(g.start, g) for g in recording.gaps()]
     records.sort(key=lambda pair: pair[0])
-    count = 0
-    with open_for_writing(path) as file:
-        lines = [header_line(recording.periods)]
-        lines += [_dump(_device_line(device)) for device in recording.devices]
-        for _, record in records:
-            lines += encoder.encode(record)
-        lines += encoder.flush()
-        for line in lines:
-            file.write(line + "\n")
-            count += 1
-    return count
+    lines = [header_line(recording.periods)]
+    lines += [_dump(_device_line(device)) for device in recording.devices]
+    for _, record in records:
+        lines += encoder.encode(record)
+    lines += encoder.flush()
+    try:
+        with open_for_writing(path) as file:
+            file.writelines(line + "\n" for line in lines)
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from None
+    return len(lines)
 
 
 def load(path: str | Path) -> Recording:
@@ -280,9 +290,10 @@ def _text(raw: bytes, path: Path) -> str:
     kept = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-            while chunk := file.read(1 << 16):
+            # read() would lose what it has of its chunk when the stream ends too early.
+            while chunk := file.read1(1 << 16):
                 kept += chunk
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         # A recorder that was killed leaves a stream without its end; what came is good.
         if not kept:
             raise RecordingError(f"{path} cannot be read: {error}") from None
@@ -304,4 +315,4 @@ def _put(recording: Recording, line: dict[str, Any], record: Record | None) -> N
         case None:
             for key, value in line.items():
                 if key.startswith("period_") and key.endswith("_s"):
-                    recording.periods[key.removeprefix("period_").removesuffix("_s")] = value
+                    recording.periods[key.removeprefix("period_").removesuffix("_s")] = float(value)

@@ -8,6 +8,7 @@ cannot be known yet the pairing is called assumed.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,8 +77,10 @@ def parse_visible_devices(value: str | None, gpus: Sequence[Gpu]) -> Pairing:
     """Apply CUDA's rules for CUDA_VISIBLE_DEVICES to the GPUs of the machine.
 
     ``value`` is the variable's text (``None`` if unset). Integers count in CUDA's own order,
-    which is taken to be NVML's; UUIDs may be shortened to a unique prefix. The first entry
-    that names nothing ends the list, and an entry named twice leaves no GPU at all.
+    which is taken to be NVML's, and end where their digits end; UUIDs may be shortened to a
+    unique prefix. The first entry says whether the list is of integers, of GPUs' or of MIG
+    slices' UUIDs. The first entry that names nothing ends the list, and an entry named twice
+    leaves no GPU at all.
     """
     whole = [gpu for gpu in gpus if gpu.parent is None]
     slices = [gpu for gpu in gpus if gpu.parent is not None]
@@ -89,12 +92,18 @@ def parse_visible_devices(value: str | None, gpus: Sequence[Gpu]) -> Pairing:
         # CUDA gives a process one slice; which one is the driver's choice.
         return Pairing((slices[0].uuid,), assumed=True)
     order: list[str] = []
-    for entry in (part.strip() for part in value.split(",")):
-        uuid = _named(entry, whole, slices)
+    kind = next((kind for kind in ("GPU-", "MIG-") if value.startswith(kind)), "")
+    assumed = False
+    for entry in value.split(","):
+        uuid = _named(entry, kind, whole, slices)
         if uuid is None:
             break
         if uuid in order:
             return Pairing((), reason=f"CUDA_VISIBLE_DEVICES={value} names a GPU twice")
+        if uuid in in_mig_mode:
+            # CUDA takes a slice of it; which one is the driver's choice.
+            uuid = next(gpu.uuid for gpu in slices if gpu.parent == uuid)
+            assumed = True
         order.append(uuid)
         if uuid.startswith("MIG-"):
             break
@@ -102,20 +111,19 @@ def parse_visible_devices(value: str | None, gpus: Sequence[Gpu]) -> Pairing:
     if not order:
         shown = f"={value}" if value.strip() else " is empty"
         reason = f"CUDA_VISIBLE_DEVICES{shown}: this process may use no GPU"
-    return Pairing(tuple(order), reason=reason)
+    return Pairing(tuple(order), assumed, reason)
 
 
-def _named(entry: str, whole: Sequence[Gpu], slices: Sequence[Gpu]) -> str | None:
-    if entry.startswith("MIG-"):
-        found = [gpu.uuid for gpu in slices if gpu.uuid.startswith(entry)]
-        return found[0] if len(found) == 1 else None
-    if entry.startswith("GPU-"):
-        found = [gpu.uuid for gpu in whole if gpu.uuid.startswith(entry)]
-        return found[0] if len(found) == 1 else None
-    try:
-        index = int(entry)
-    except ValueError:
-        return None
+def _named(
+    entry: str, kind: str, whole: Sequence[Gpu], slices: Sequence[Gpu]
+) -> str | None:
+    if kind:
+        listed = slices if kind == "MIG-" else whole
+        found = [gpu.uuid for gpu in listed if gpu.uuid.startswith(entry)]
+        return found[0] if entry.startswith(kind) and len(found) == 1 else None
+    # As C's strtoul reads it: "1gpu" is 1.
+    digits = re.match(r"\s*([+-]?[0-9]+)", entry)
+    index = int(digits[1]) if digits is not None else -1
     return whole[index].uuid if 0 <= index < len(whole) else None
 
 
@@ -133,7 +141,7 @@ def pair(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> Pairing:
     pairing = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"), gpus)
     alike = len({gpu.name for gpu in gpus}) <= 1
     by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").lstrip().startswith(("GPU-", "MIG-"))
+    by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
     if len(gpus) > 1 and not (alike or by_bus or by_uuid):
         return Pairing(pairing.order, assumed=True, reason=pairing.reason)
     return pairing
@@ -174,12 +182,12 @@ def select(gpus: Sequence[Gpu], wanted: Sequence[str], pairing: Pairing) -> tupl
 
 
 def _one(gpus: Sequence[Gpu], name: str, pairing: Pairing) -> str:
-    if name.startswith("cuda:") and name[5:].isdigit():
+    if name.startswith("cuda:") and name[5:].isdecimal():
         index = int(name[5:])
         if index < len(pairing.order):
             return pairing.order[index]
         raise DeviceError(f"no {name}: this process may use {len(pairing.order)} GPUs")
-    if name.isdigit():
+    if name.isdecimal():
         found = [gpu.uuid for gpu in gpus if gpu.parent is None and gpu.index == int(name)]
     else:
         found = [gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]

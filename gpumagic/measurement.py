@@ -67,7 +67,7 @@ class Measurement:
         """End the measurement, let go of the sampler, and return what was measured."""
         session = self.session
         try:
-            synchronised = self._sync and synchronise()
+            synchronised = self._sync and _synchronised()
             end = session.clock()
             streams = streams_state()
             if self._block is not None:
@@ -89,15 +89,19 @@ class Measurement:
                 span, summary, streams, synchronised, reasons,
                 scene=_scene(session, summary),
             )
-        finally:
-            self._lease.release()
+        except BaseException:
+            self.cancel()
+            raise
+        self._lease.release()
         session.profiles.append(result)
         return result
 
     def cancel(self) -> None:
         """Let go of the sampler without a result."""
-        if self._block is not None:
-            self.session.recording.end_span(self._block.id, self.session.clock(), "interrupted")
+        recording = self.session.recording
+        span = recording.span(self._block.id) if self._block is not None else None
+        if span is not None and span.end is None:
+            recording.end_span(span.id, self.session.clock(), "interrupted")
         self._lease.release()
 
     def _devices(self) -> list[str]:
@@ -132,7 +136,19 @@ def profile(
         status = "error"
         raise
     finally:
-        handle.result = measurement.end(status)
+        try:
+            handle.result = measurement.end(status)
+        except Exception:
+            if status == "ok":
+                raise  # else the block's own exception is what the user has to see
+
+
+def _synchronised() -> bool:
+    """Wait for the GPUs; a kernel that failed is for the user's next call to tell."""
+    try:
+        return synchronise()
+    except RuntimeError:
+        return False
 
 
 class ProfileHandle:
@@ -142,9 +158,11 @@ class ProfileHandle:
         self.result: Profile | None = None
 
     def __getattr__(self, name: str) -> object:
-        if self.result is None:
+        result = self.__dict__.get("result")  # a copy in the making has no attributes yet
+        if result is None:
             raise AttributeError(f"no {name} yet: the block has not ended")
-        return getattr(self.result, name)
+        found: object = getattr(result, name)
+        return found
 
     def __repr__(self) -> str:
         return repr(self.result) if self.result is not None else "<Profile in progress>"

@@ -55,6 +55,7 @@ class _Track:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.dropped_until: float | None = None
         self.times = array("d")
         self.columns: dict[str, array[float]] = {}
 
@@ -65,7 +66,7 @@ class _Track:
         values = sample.values
         for name, column in self.columns.items():
             column.append(values.get(name, _NAN))
-        for name in values.keys() - self.columns.keys():
+        for name in [n for n in values if n not in self.columns]:
             column = array("d", [_NAN]) * len(self.times)
             column.append(values[name])
             self.columns[name] = column
@@ -73,6 +74,7 @@ class _Track:
         # Dropping an eighth at once keeps the mean cost of a sample constant.
         if len(self.times) > self._limit + (self._limit >> 3):
             surplus = len(self.times) - self._limit
+            self.dropped_until = self.times[surplus - 1]
             del self.times[:surplus]
             for column in self.columns.values():
                 del column[:surplus]
@@ -84,7 +86,8 @@ class _Track:
 class Recording:
     """Hold samples, gaps, spans and marks of a number of devices, within a bound.
 
-    ``max_samples`` bounds the samples of each source and device; the oldest go first.
+    ``max_samples`` bounds the samples of each source and device; the oldest go first, an
+    eighth of the bound at once, so that up to an eighth more can be held.
     ``periods`` maps a source to the seconds between its readings, for whoever has to tell a
     gap from a slow source.
     """
@@ -150,34 +153,45 @@ class Recording:
         for device in (sample.device, None):
             gap = self._open_gaps.pop((sample.source, device), None)
             if gap is not None:
-                done = replace(gap, end=sample.time)
+                done = replace(gap, end=max(gap.start, sample.time))
                 self._gaps.append(done)
                 closed.append(done)
         return closed
 
     def open_gap(self, gap: Gap) -> None:
-        """Note that a source gives nothing from ``gap.start`` on; a gap already open stays."""
+        """Note that a source gives nothing from ``gap.start`` on.
+
+        A gap already open stays if its reason is the same, and ends here if it is another.
+        """
         key = (gap.source, gap.device)
+        ended = None
         with self._lock:
             known = self._open_gaps.get(key)
             if known is not None and known.reason == gap.reason:
                 return
             if known is not None:
-                self._gaps.append(replace(known, end=gap.start))
+                ended = replace(known, end=max(known.start, gap.start))
+                self._gaps.append(ended)
             self._open_gaps[key] = gap
+        if ended is not None:
+            self._publish(ended)
         self._publish(gap)
 
     def add_gap(self, gap: Gap) -> None:
-        """Add a gap whose end is known."""
+        """Add a gap as a reader of a file does; one with an end ends the open one it was."""
         if gap.end is None:
             self.open_gap(gap)
             return
+        key = (gap.source, gap.device)
         with self._lock:
+            known = self._open_gaps.get(key)
+            if known is not None and known.start == gap.start:
+                del self._open_gaps[key]
             self._gaps.append(gap)
         self._publish(gap)
 
     def begin_span(self, time: float, *, number: int | None = None, name: str = "") -> Span:
-        """Open a span at ``time`` and return it; the oldest span goes when there are too many."""
+        """Open a span at ``time`` and return it; of too many the oldest ended one goes."""
         with self._lock:
             span = Span(self._next_span, time, number=number, name=name)
             self._next_span += 1
@@ -209,7 +223,9 @@ class Recording:
     def _put_span(self, span: Span) -> None:
         self._spans[span.id] = span
         if len(self._spans) > _MAX_EVENTS:
-            del self._spans[next(iter(self._spans))]
+            # One that runs has yet to be ended by whoever began it.
+            ended = (s.id for s in self._spans.values() if s.end is not None)
+            del self._spans[next(ended, next(iter(self._spans)))]
 
     def add_mark(self, mark: Mark) -> None:
         """Add a mark."""
@@ -284,20 +300,23 @@ class Recording:
             return track.times[track.slice(start, end)].tolist() if track else []
 
     def latest(self, metric: str, device: str) -> tuple[float, float] | None:
-        """Return the time and value of the newest reading of a metric, or ``None``."""
+        """Return the time and value of the newest reading of a metric, or ``None``.
+
+        A value that the last 64 samples of its source lack counts as gone.
+        """
         with self._lock:
             for (owner, _), track in self._tracks.items():
                 column = track.columns.get(metric)
                 if owner != device or column is None:
                     continue
-                for index in range(len(column) - 1, max(-1, len(column) - 64), -1):
+                for index in range(len(column) - 1, max(0, len(column) - 64) - 1, -1):
                     if column[index] == column[index]:
                         return track.times[index], column[index]
                 return None
         return None
 
     def metrics(self, device: str) -> tuple[str, ...]:
-        """List the metrics of which a device has at least one value held."""
+        """List the metrics of which a device has had a value."""
         with self._lock:
             return tuple(
                 name
@@ -314,6 +333,15 @@ class Recording:
             if not tracks:
                 return None
             return min(t.times[0] for t in tracks), max(t.times[-1] for t in tracks)
+
+    def dropped_until(self, source: str, device: str) -> float | None:
+        """Return up to which time a source's samples of a device had to go, or ``None``."""
+        track = self._tracks.get((device, source))
+        return track.dropped_until if track is not None else None
+
+    def forget_threads(self) -> None:
+        """Take a new lock: in a forked child the old one's holder no longer runs."""
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         with self._lock:
@@ -344,7 +372,10 @@ class Recording:
 
         Raises :class:`ImportError` where pandas is not installed.
         """
-        import pandas
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install pandas") from error
 
         rows = [
             {"time": s.time, "device": s.device, "source": s.source, **s.values}

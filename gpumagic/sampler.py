@@ -11,10 +11,13 @@ import asyncio
 import contextlib
 import os
 import selectors
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeout  # its own class before 3.11
 from dataclasses import dataclass, replace
 
 from .errors import GpuMagicError
@@ -26,6 +29,14 @@ __all__ = ["Sampler", "SourceStats", "Ticker"]
 
 _BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _JOIN_S = 5.0
+_FORK_S = 0.1
+
+# A poll selector keeps no state in the kernel: a forked child that closes its copy of the loop
+# does not take this loop's wake-up descriptor out of a shared epoll set.
+if sys.platform == "win32":
+    _Poll = selectors.SelectSelector
+else:
+    _Poll = selectors.PollSelector
 
 
 @dataclass(slots=True)
@@ -47,19 +58,26 @@ class Ticker:
     """Deadlines without drift: multiples of a period from a start."""
 
     def __init__(self, start: float, period: float) -> None:
-        self.deadline = start
         self.period = period
+        self._start = start
+        self._ticks = 0
+
+    @property
+    def deadline(self) -> float:
+        """When the next reading is due; multiplied out, since a sum would gather its errors."""
+        return self._start + self._ticks * self.period
 
     def advance(self, now: float, period: float) -> int:
         """Move to the next deadline after ``now``; return how many ticks were missed."""
         if period != self.period:
             self.period = period
-            self.deadline = now
-        self.deadline += self.period
+            self._start = now
+            self._ticks = 0
+        self._ticks += 1
         missed = 0
         if self.deadline <= now:
             missed = int((now - self.deadline) / self.period) + 1
-            self.deadline += missed * self.period
+            self._ticks += missed
         return missed
 
 
@@ -75,9 +93,10 @@ class _Worker:
         self._sampler = sampler
         self._open = False
         self._failed_in_a_row = 0
+        self._pause: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        clock, wait = self._sampler.clock, self._sampler.wait
+        clock = self._sampler.clock
         ticker = Ticker(clock(), self.source.period_s)
         while True:
             begun = clock()
@@ -85,11 +104,23 @@ class _Worker:
                 self.stats.late += 1
             if await self.read():
                 self.stats.missed += ticker.advance(clock(), self.source.period_s)
-                await wait(max(0.0, ticker.deadline - clock()))
+                await self._wait(max(0.0, ticker.deadline - clock()))
             else:
                 pause = _BACKOFF_S[min(self._failed_in_a_row, len(_BACKOFF_S)) - 1]
-                await wait(max(pause, self.source.period_s))
+                await self._wait(max(pause, self.source.period_s))
                 ticker = Ticker(clock(), self.source.period_s)
+
+    async def _wait(self, seconds: float) -> None:
+        self._pause = asyncio.ensure_future(self._sampler.wait(seconds))
+        try:
+            await asyncio.wait({self._pause})
+        finally:
+            self._pause.cancel()
+
+    def wake(self) -> None:
+        """End the present pause, be it for the next deadline or after a failure."""
+        if self._pause is not None:
+            self._pause.cancel()
 
     async def read(self) -> bool:
         """Take one reading into the recording; return whether the source is well."""
@@ -107,9 +138,11 @@ class _Worker:
             except Exception as error:
                 self._fail(error)
                 return False
-            self._failed_in_a_row = 0
-            self.reason = ""
-            self.error = None
+            if self._failed_in_a_row:
+                self._failed_in_a_row = 0
+                self.reason = ""
+                self.error = None
+                self.wake()  # a reading for a cell's end has found the source well again
             self.stats.readings += 1
             self.stats.slowest_s = max(self.stats.slowest_s, self._sampler.clock() - begun)
             return True
@@ -117,15 +150,14 @@ class _Worker:
     async def _take(self) -> None:
         recording = self._sampler.recording
         async for record in self.source.read(self._sampler.clock):
-            with self._sampler.reading:
-                if isinstance(record, Gap):
-                    recording.open_gap(record)
-                else:
-                    recording.append(record)
+            if isinstance(record, Gap):
+                recording.open_gap(record)
+            else:
+                recording.append(record)
 
     def _describe(self) -> None:
         for device in self.source.devices():
-            self._sampler.describe(device)
+            self._sampler.describe(device, self.source.name)
 
     def _fail(self, error: Exception) -> None:
         self.stats.failures += 1
@@ -149,6 +181,27 @@ class _Worker:
                 self.reason = f"{type(error).__name__}: {error}"
 
 
+class _Selector(_Poll):
+    """Let go of a lock while the loop sleeps, so that a fork can wait for that moment.
+
+    A fork in the middle of a write or of a driver's call would give the child a lock that
+    nobody there releases.
+    """
+
+    def __init__(self, busy: threading.Lock) -> None:
+        super().__init__()
+        self._busy = busy
+
+    def select(
+        self, timeout: float | None = None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        self._busy.release()
+        try:
+            return super().select(timeout)
+        finally:
+            self._busy.acquire()
+
+
 class Sampler:
     """Stream the sources' readings into a recording, from a thread of its own.
 
@@ -168,12 +221,14 @@ class Sampler:
         self.recording = recording
         self.clock = clock
         self.wait = wait
-        self.reading = threading.Lock()
+        self.busy = threading.Lock()
         self._workers = [_Worker(self, source) for source in sources]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._finished = asyncio.Event()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._described: dict[str, dict[str, Device]] = {}
         self._cpu_s = 0.0
         for source in sources:
             recording.periods[source.name] = source.period_s
@@ -190,11 +245,8 @@ class Sampler:
         """Start the thread; it samples until :meth:`stop`."""
         if self._thread is not None:
             raise RuntimeError("a sampler is started once; make a new one")
-        # A poll selector keeps no state in the kernel: a forked child that closes its copy of
-        # the loop does not take this loop's wake-up descriptor out of a shared epoll set.
-        selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)()
         # The class is named, since the user's policy (uvloop, nest_asyncio) is not ours.
-        self._loop = asyncio.SelectorEventLoop(selector)
+        self._loop = asyncio.SelectorEventLoop(_Selector(self.busy))
         self._thread = threading.Thread(target=self._main, name="gpumagic-sampler", daemon=True)
         _guard_forks(self)
         self._thread.start()
@@ -203,11 +255,13 @@ class Sampler:
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self.run())
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+        with self.busy:
+            try:
+                loop.run_until_complete(self.run())
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
 
     async def run(self) -> None:
         """Read all sources until :meth:`stop`; the thread is a thin shell round this."""
@@ -216,11 +270,13 @@ class Sampler:
         try:
             await self._finished.wait()
         finally:
+            tasks += self._requests
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for worker in self._workers:
                 worker.close()
+            self._cpu_s = time.thread_time()
 
     async def _count_cpu(self) -> None:
         # The thread is new, so its processor time counts from its start.
@@ -252,19 +308,39 @@ class Sampler:
         if not self.running or loop is None:
             return False
         chosen = [w for w in self._workers if names is None or w.source.name in names]
-        done = threading.Event()
+        done: Future[bool] = Future()
 
         async def read() -> None:
             for worker in chosen:
                 await worker.read()
             self._cpu_s = time.thread_time()
-            done.set()
+            done.set_result(True)
+
+        def begin() -> None:
+            task = loop.create_task(read())
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
 
         try:
-            asyncio.run_coroutine_threadsafe(read(), loop)
-        except RuntimeError:
+            # The coroutine is made over there: a loop that has just ended leaves none behind.
+            loop.call_soon_threadsafe(begin)
+            return done.result(timeout_s)
+        except (RuntimeError, TimeoutError, FuturesTimeout):
             return False
-        return done.wait(timeout_s)
+
+    def set_periods(self, periods: Mapping[str, float]) -> None:
+        """Change the seconds between readings, by source; a changed source is read at once."""
+        changed = []
+        for worker in self._workers:
+            period = periods.get(worker.source.name, worker.source.period_s)
+            if period != worker.source.period_s:
+                worker.source.period_s = period
+                changed.append(worker)
+            self.recording.periods[worker.source.name] = period
+        if self.running and self._loop is not None:
+            for worker in changed:
+                with contextlib.suppress(RuntimeError):  # the loop has just ended
+                    self._loop.call_soon_threadsafe(worker.wake)
 
     @property
     def cpu_s(self) -> float:
@@ -291,16 +367,22 @@ class Sampler:
         """The errors behind those reasons that are gpumagic's own."""
         return {w.source.name: w.error for w in self._workers if w.error is not None}
 
-    def describe(self, device: Device) -> None:
-        """Put a device into the recording, or add to what NVML says of it."""
-        known = self.recording.device(device.id)
-        if known is not None and known.nvml_index is not None and device.nvml_index is None:
-            device = replace(
-                known,
-                constants={**device.constants, **known.constants},
-                absent={**known.absent, **device.absent},
-            )
-        self.recording.add_device(device)
+    def describe(self, device: Device, source: str) -> None:
+        """Put into the recording what all sources together say of a device.
+
+        The source that knows the GPU's index gives the names; the others add to it.
+        """
+        told = self._described.setdefault(device.id, {})
+        if told.get(source) == device:
+            return
+        told[source] = device
+        first = next((d for d in told.values() if d.nvml_index is not None), device)
+        constants: dict[str, float] = {}
+        absent: dict[str, str] = {}
+        for other in (*told.values(), first):
+            constants.update(other.constants)
+            absent.update(other.absent)
+        self.recording.add_device(replace(first, constants=constants, absent=absent))
 
 
 # -- fork ----------------------------------------------------------------------------------
@@ -311,7 +393,7 @@ _held: list[threading.Lock] = []
 
 
 def _guard_forks(sampler: Sampler) -> None:
-    """Let no fork happen in the middle of a write, so that a child inherits no held lock."""
+    """Let forks wait for a moment in which the sampler sleeps."""
     global _fork_hooks
     _samplers.add(sampler)
     if not _fork_hooks and hasattr(os, "register_at_fork"):
@@ -323,9 +405,9 @@ def _guard_forks(sampler: Sampler) -> None:
 
 def _before_fork() -> None:
     _held.extend(
-        sampler.reading
+        sampler.busy
         for sampler in list(_samplers)
-        if sampler.running and sampler.reading.acquire(timeout=0.1)
+        if sampler.running and sampler.busy.acquire(timeout=_FORK_S)
     )
 
 
@@ -336,4 +418,6 @@ def _release() -> None:
 
 def _after_in_child() -> None:
     _release()
+    for sampler in list(_samplers):
+        sampler.recording.forget_threads()
     _samplers.clear()

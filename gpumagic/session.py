@@ -17,7 +17,7 @@ from .clock import Clock
 from .errors import DeviceError
 from .recording import Recording
 from .sample import Mark, Span, SpanStatus
-from .settings import GpuMagic, parse_gpus
+from .settings import GpuMagic, check_interval, parse_gpus
 from .sources import Source, make_sources
 
 if TYPE_CHECKING:
@@ -112,11 +112,14 @@ class Session:
         """Claim sampling of some GPUs at an interval; defaults come from the settings.
 
         The sampler reads the GPUs of all leases together at the shortest of their intervals.
-        Raises :class:`~gpumagic.errors.DeviceError` for a GPU that is not there.
+        Raises :class:`~gpumagic.errors.DeviceError` for a GPU that is not there and
+        :class:`~gpumagic.errors.SettingError` for an interval out of bounds.
         """
         if gpus is None:
             gpus = self.settings.gpus
-        names = parse_gpus(gpus) if isinstance(gpus, str) else tuple(gpus)
+        names = parse_gpus(gpus if isinstance(gpus, str) else " ".join(map(str, gpus)))
+        if interval_s is not None:
+            check_interval(interval_s)
         lease = Lease(self, who, names, interval_s)
         with self._lock:
             self._leases.append(lease)
@@ -151,6 +154,8 @@ class Session:
         ]
 
     def _release(self, lease: Lease) -> None:
+        if not self.alive:
+            return  # another thread of the parent can have held the lock at the fork
         with self._lock:
             if lease in self._leases:
                 self._leases.remove(lease)
@@ -190,9 +195,12 @@ class Session:
             for lease in self._leases
         )
         assert self._sampler is not None
-        for source in self._sampler.sources:
-            source.period_s = shortest if source.name in _QUICK else max(1.0, shortest)
-            self.recording.periods[source.name] = source.period_s
+        self._sampler.set_periods(
+            {
+                source.name: shortest if source.name in _QUICK else max(1.0, shortest)
+                for source in self._sampler.sources
+            }
+        )
 
     def _stop_sampler(self) -> None:
         sampler, self._sampler = self._sampler, None

@@ -136,7 +136,7 @@ class Summary:
     @property
     def wall_s(self) -> float:
         """The span's length in seconds."""
-        return (self.span.end or self.span.start) - self.span.start
+        return self.span.end - self.span.start if self.span.end is not None else 0.0
 
 
 def summarise(
@@ -161,10 +161,19 @@ def summarise(
     found = tuple(
         _device(recording, span, device, reasons or {}, cuda_at_start) for device in chosen
     )
-    bounds = recording.bounds
     # The oldest samples of a very long cell can have left the recording.
-    truncated = max(0.0, bounds[0] - span.start) if bounds else 0.0
+    dropped = [
+        until
+        for device in chosen
+        if (until := recording.dropped_until(_quick(device), device.id)) is not None
+    ]
+    truncated = max(dropped, default=span.start) - span.start
     return Summary(span, found, watch_cpu_s, truncated if truncated > 5.0 else 0.0)
+
+
+def _quick(device: Device) -> str:
+    """Name the source that reads a device most often."""
+    return "nvml" if device.kind == "gpu" else "host"
 
 
 def _device(
@@ -186,13 +195,12 @@ def _device(
     for name, counter in _PEAK_COUNTERS.items():
         if name in figures:
             figures[name] = _with_peak_counter(figures[name], figures[counter], cuda_at_start)
-    quick = "nvml" if device.kind == "gpu" else "host"
     return DeviceSummary(
         device,
         figures,
         _energy(recording, span, device, reasons),
         _throttling(recording, span, device, reasons),
-        _coverage(recording, span, device, quick),
+        _coverage(recording, span, device, _quick(device)),
     )
 
 
@@ -216,7 +224,7 @@ def _figure(
     assert span.end is not None
     series, _ = _around(recording, metric, device.id, span)
     if not series:
-        return Figure(metric.name, reason=_why_absent(device, metric, reasons))
+        return Figure(metric.name, reason=_why_absent(recording, span, device, metric, reasons))
     start = next((v for t, v in reversed(list(series)) if t <= span.start), None)
     end = next((v for t, v in series if t >= span.end), None)
     inside = [v for t, v in series if t - metric.reach_s >= span.start and t <= span.end]
@@ -262,12 +270,24 @@ def _mean_rate(
     last = next(((t, v) for t, v in series if span.end is not None and t >= span.end), None)
     if first is None or last is None or last[0] - first[0] < _SHORTEST_RATE_S:
         return None
+    if last[1] < first[1]:
+        return None  # counted anew, as the children's time is by a new sampler
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
-def _why_absent(device: Device, metric: Metric, reasons: Mapping[str, str]) -> str:
+def _why_absent(
+    recording: Recording,
+    span: Span,
+    device: Device,
+    metric: Metric,
+    reasons: Mapping[str, str],
+) -> str:
     if metric.name in device.absent:
         return device.absent[metric.name]
+    assert span.end is not None
+    for gap in recording.gaps(span.start, span.end):
+        if gap.source == metric.source and gap.device in (device.id, None) and gap.reason:
+            return gap.reason
     if metric.source in reasons:
         return reasons[metric.source]
     if metric.source == "allocator":
@@ -279,20 +299,23 @@ def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> 
     """Sharpen a sampled peak by the allocator's own peak before (p0) and after (p1) the cell.
 
     p1 > p0: p1 is the cell's peak, exactly. p1 = p0: it lies between the highest reading and
-    p0. p1 < p0: the cell reset the peak; it is at least the larger of p1 and the readings.
+    p0. A counter that was seen to fall, or a reading above p1: the cell reset the peak; the
+    cell's is at least the largest of p1, the readings, and what the counter itself rose to.
     """
     sampled, after = figure.peak, counter.end
     if sampled is None or after is None:
         return figure
     before = counter.start if cuda_at_start else 0.0
-    if before is None:
+    highest = counter.peak if counter.peak is not None else after
+    if after < max(sampled, highest):
+        risen = highest if before is not None and highest > before else 0.0
+        peak, low, exact = max(sampled, after, risen), None, False
+    elif before is None:
         peak, low, exact = after, sampled, False
     elif after > before:
         peak, low, exact = after, None, True
-    elif after == before:
-        peak, low, exact = after, sampled, sampled >= after
     else:
-        peak, low, exact = max(sampled, after), None, False
+        peak, low, exact = after, sampled, sampled >= after
     return Figure(
         figure.metric, figure.start, figure.mean, peak, figure.end, figure.samples,
         peak_low=None if exact else low, peak_exact=exact,
@@ -308,7 +331,7 @@ def _energy(
     metric = METRICS["gpu_energy_joules"]
     series, _ = _around(recording, metric, device.id, span)
     if not series:
-        return Energy(reason=_why_absent(device, metric, reasons))
+        return Energy(reason=_why_absent(recording, span, device, metric, reasons))
     first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
     last = next(((t, v) for t, v in series if t >= span.end), None)
     if first is None or last is None:
@@ -342,7 +365,7 @@ def _throttling(
         around, _ = _around(recording, metric, device.id, span)
         if around:
             return Throttling(reason="too short to say: no reading fell into the cell")
-        return Throttling(reason=_why_absent(device, metric, reasons))
+        return Throttling(reason=_why_absent(recording, span, device, metric, reasons))
     total = len(series)
     by_reason = {
         CLOCK_EVENT_REASONS[bit]: sum(1 for v in series.values if int(v) & bit) / total

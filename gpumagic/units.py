@@ -12,6 +12,8 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
+# 1023.96 KiB would be written as 1024.0 KiB.
+_ROUNDS_UP = 1023.95 / 1024
 _BYTE_STEPS = ((1 << 40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
 
 
@@ -20,7 +22,7 @@ def bytes_text(value: float) -> str:
     size = abs(value)
     sign = "-" if value < 0 else ""
     for step, unit in _BYTE_STEPS:
-        if size >= step:
+        if size >= step * _ROUNDS_UP:
             return f"{sign}{size / step:.1f} {unit}"
     return f"{sign}{size:.0f} B"
 
@@ -29,10 +31,10 @@ def duration(seconds: float) -> str:
     """Write a length of time, e.g. ``4.1 ms``, ``12.4 s``, ``3 min 05 s`` or ``2 h 04 min``."""
     size = abs(seconds)
     sign = "-" if seconds < 0 else ""
-    if size < 1e-3:
+    if size < 0.9995e-3:
         return f"{sign}{size * 1e6:.0f} µs"
     if size < 0.9995:
-        return f"{sign}{size * 1e3:.{1 if size < 0.01 else 0}f} ms"
+        return f"{sign}{size * 1e3:.{1 if size < 0.00995 else 0}f} ms"
     if size < 99.95:
         return f"{sign}{size:.1f} s"
     minutes, rest = divmod(round(size), 60)
@@ -79,7 +81,7 @@ def amount(value: float, unit: str) -> tuple[str, str]:
         case "celsius":
             return f"{value:.0f}", "°C"
         case "hertz":
-            if abs(value) >= 1e9:
+            if abs(value) >= 0.9995e9:
                 return f"{value / 1e9:.2f}", "GHz"
             return f"{value / 1e6:.0f}", "MHz"
         case "seconds":

@@ -23,6 +23,7 @@ DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 """The recording that ``--replay demo`` shows: a training run on an H200."""
 
 _TEXT_PERIOD_S = 1.0
+_SLOWEST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,6 @@ class Watch:
             content.recording, start=start, end=end, gpus=content.gpus(),
             strips=self.options.strips, state=content.state, caption=content.caption,
             notice=content.notice(), reasons=content.reasons,
-            clock_times=content.state == "replay",
         )
 
     def frozen_scene(self) -> Scene:
@@ -217,7 +217,11 @@ class Watch:
 
         self._view = live.make_view(scene, self.options.renderer)
         self._display({**self._view.bundle(), "text/plain": text.render(scene)})
-        self._run(self._tick, 1.0 / self._session.settings.updates_per_s)
+        # A column of a long window fills slowly, and its scene is dear: four updates for each
+        # column show all there is.
+        column_s = self.options.window_s / scene.columns
+        period_s = max(1.0 / self._session.settings.updates_per_s, min(column_s / 4, _SLOWEST_S))
+        self._run(self._tick, period_s)
 
     def _run(self, tick: Any, period_s: float) -> None:
         self._refresher = Refresher(tick, period_s, inherit_context=_needs_parent())

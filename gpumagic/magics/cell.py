@@ -13,7 +13,6 @@ The call begins a measurement; the ``post_run_cell`` of the outermost cell ends 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable
@@ -138,11 +137,15 @@ class _Cell:
     execution_count: int
     parent: str | None  # msg_id of the request, where there is a kernel
 
+    @property
+    def context(self) -> CellContext:
+        cell_id = getattr(self.info, "cell_id", None)
+        return CellContext(self.execution_count, self.info.raw_cell, cell_id)
+
 
 @dataclass(eq=False)
 class _Measurement:
     cell: _Cell  # the cell whose own end says how the code ended
-    execution_count: int
     watch: _ClearWatch
     verdict: tuple[Status, str | None] | None = None
     ignored: int = 0
@@ -166,6 +169,10 @@ class CellMagic:
     ``begin`` that returned, in the same thread: after the outermost cell, or as "abandoned" when
     the next one starts or at ``unregister()``, should that moment have been missed. ``doc`` is what
     ``%%name?`` shows. Cells that run silently or outside ``run_cell`` are not measured.
+
+    ``on_cell(context)`` and ``after_cell(outcome)`` are called in pairs for every outermost cell,
+    measured or not, and enclose ``begin``; ``after_cell`` comes before ``end``, so that what it
+    times does not hold the drawing of a report.
     """
 
     def __init__(
@@ -176,11 +183,15 @@ class CellMagic:
         begin: Callable[[str, CellContext], None],
         end: Callable[[CellOutcome], None],
         doc: str | None = None,
+        on_cell: Callable[[CellContext], None] | None = None,
+        after_cell: Callable[[CellOutcome], None] | None = None,
     ) -> None:
         self.shell: Any = shell  # half of its methods have no types
         self.name = name
         self._begin = begin
         self._end = end
+        self._on_cell = on_cell
+        self._after_cell = after_cell
         self._state = _State()
         self._registered = False
         self._replaced: Any = None
@@ -300,14 +311,12 @@ class CellMagic:
             state.measurement.ignored += 1
             return
         outer = state.cells[0]
-        cell_id = getattr(outer.info, "cell_id", None)
-        context = CellContext(outer.execution_count, outer.info.raw_cell, cell_id)
         # Set before begin() and not after it: an interrupt between the two must not lose the end.
         measurement = state.measurement = _Measurement(
-            state.cells[-1], outer.execution_count, _ClearWatch(self.shell, outer.parent)
+            state.cells[-1], _ClearWatch(self.shell, outer.parent)
         )
         try:
-            self._begin(line, context)
+            self._begin(line, outer.context)
         except BaseException:
             state.measurement = None
             measurement.watch.stop()
@@ -320,6 +329,8 @@ class CellMagic:
             self._abandon()
         # Not shell.execution_count: IPython 9 counts up before a cell runs, IPython 8 after it.
         cells.append(_Cell(info, self.shell.displayhook.prompt_count, parent))
+        if len(cells) == 1 and self._on_cell is not None:
+            self._on_cell(cells[0].context)
 
     def _on_post_run_cell(self, result: ExecutionResult | None) -> None:
         state = self._state
@@ -329,35 +340,38 @@ class CellMagic:
         measurement = state.measurement
         ended = state.cells[index:]
         del state.cells[index:]
-        if measurement is None:
-            return
-        if measurement.verdict is None and measurement.cell in ended:
-            measurement.verdict = _verdict(result)
+        status, error = _verdict(result)
+        if measurement is not None and measurement.verdict is None and measurement.cell in ended:
+            measurement.verdict = status, error
         if not state.cells:
-            self._finish(measurement, result)
+            self._leave(ended[0], result, status, error)
 
-    def _finish(self, measurement: _Measurement, result: ExecutionResult | None) -> None:
-        self._state.measurement = None
-        pending = measurement.watch.stop()
-        if result is not None and pending:
-            # Two outputs that pass no hook: the traceback, and Out[], the last of the cell
-            # unless every expression shows its value.
-            shows_last = self.shell.ast_node_interactivity != "all"
-            pending = not (
-                _verdict(result)[1] is not None or (result.result is not None and shows_last)
-            )
-        status, error = measurement.verdict or _verdict(result)
-        count = measurement.execution_count
-        self._end(CellOutcome(status, error, count, pending, measurement.ignored))
+    def _leave(
+        self, outer: _Cell, result: ExecutionResult | None, status: Status, error: str | None
+    ) -> None:
+        """Tell whom it concerns that the outermost cell has ended."""
+        measurement, self._state.measurement = self._state.measurement, None
+        count = outer.execution_count
+        try:
+            if self._after_cell is not None:
+                self._after_cell(CellOutcome(status, error, count))
+        finally:
+            if measurement is not None:
+                pending = measurement.watch.stop()
+                if pending and result is not None:
+                    # Two outputs that pass no hook: the traceback, and Out[], the last of the
+                    # cell unless every expression shows its value.
+                    shows_last = self.shell.ast_node_interactivity != "all"
+                    pending = error is None and (result.result is None or not shows_last)
+                if status != "abandoned" and measurement.verdict is not None:
+                    status, error = measurement.verdict
+                self._end(CellOutcome(status, error, count, pending, measurement.ignored))
 
     def _abandon(self) -> None:
-        state = self._state
-        state.cells.clear()
-        measurement, state.measurement = state.measurement, None
-        if measurement is not None:
-            measurement.watch.stop()
-            count = measurement.execution_count
-            self._end(CellOutcome("abandoned", None, count, ignored=measurement.ignored))
+        if self._state.cells:
+            outer = self._state.cells[0]
+            self._state.cells.clear()
+            self._leave(outer, None, "abandoned", None)
 
     def _index(self, result: ExecutionResult | None) -> int | None:
         """Find the cell that ended; None for one that never started.
@@ -374,7 +388,7 @@ class CellMagic:
             if cells[index].info is info:
                 return index
         for index in indices:
-            if info.raw_cell.strip() and cells[index].info.raw_cell == info.raw_cell:
+            if cells[index].info.raw_cell == info.raw_cell:
                 return index
         return None
 
@@ -406,5 +420,12 @@ def _verdict(result: ExecutionResult | None) -> tuple[Status, str | None]:
         error = result.error_in_exec
     if error is None:
         return "ok", None
-    interrupts = (KeyboardInterrupt, asyncio.CancelledError)
-    return "interrupted" if isinstance(error, interrupts) else "error", type(error).__name__
+    return "interrupted" if _is_interrupt(error) else "error", type(error).__name__
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    # asyncio is looked up and not imported: it is half the cost of loading this module in a
+    # shell without it, where nothing can be cancelled.
+    asyncio = sys.modules.get("asyncio")
+    cancelled = asyncio is not None and isinstance(error, asyncio.CancelledError)
+    return cancelled or isinstance(error, KeyboardInterrupt)

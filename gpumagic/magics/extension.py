@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -29,8 +30,8 @@ class Extension:
             self.settings = GpuMagic(parent=shell)
         except TraitError as error:
             raise UsageError(f"a setting of gpumagic cannot be used: {error}") from None
-        self.measurement: Measurement | None = None
-        self.options: profile.Options | None = None
+        # By thread: a kernel's subshells run cells in threads of their own, at the same time.
+        self._measured: dict[int, tuple[Measurement, profile.Options]] = {}
         self._session: Session | None = None
         self._magics: dict[str, Callable[..., Any]] = {}
         self._cell = CellMagic(
@@ -88,12 +89,10 @@ class Extension:
             self._session.cell_ended(status)
 
     def _begin(self, line: str, context: CellContext) -> None:
-        self.options = profile.parse_cell(line)
-        self.measurement = profile.begin(self.session, self.options, context.execution_count)
+        options = profile.parse_cell(line)
+        measurement = profile.begin(self.session, options, context.execution_count)
+        self._measured[get_ident()] = (measurement, options)
 
     def _end(self, outcome: CellOutcome) -> None:
-        measurement, self.measurement = self.measurement, None
-        options, self.options = self.options, None
-        if measurement is None or options is None:
-            return
+        measurement, options = self._measured.pop(get_ident())
         profile.end(self.shell, measurement, options, outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +41,20 @@ class JsonLines:
         self._lock = threading.Lock()
         self._on_error = on_error
         self._flush_each = flush_each
+        self._flushed = 0
+        self._open = True
         self._write([header_line(recording.periods)])
         for device in recording.devices:
             self._write(self._encoder.encode(device))
-        self._unsubscribe: Callable[[], None] | None = recording.subscribe(self._take)
+        for gap in recording.gaps():
+            if gap.end is None:
+                self._write(self._encoder.encode(gap))
+        self._unsubscribe = recording.subscribe(self._take)
 
     def _take(self, record: Record) -> None:
         with self._lock:
-            self._write(self._encoder.encode(record))
+            if self._open:  # a record can be on its way while the stream is closed
+                self._write(self._encoder.encode(record))
 
     def _write(self, lines: list[str]) -> None:
         if self.error is not None or not lines:
@@ -58,23 +63,28 @@ class JsonLines:
             for line in lines:
                 self._file.write(line + "\n")
                 self.lines += 1
-            if self._flush_each or self.lines % _FLUSH_LINES == 0:
+            if self._flush_each or self.lines - self._flushed >= _FLUSH_LINES:
+                self._flushed = self.lines
                 self._file.flush()
-        except OSError as error:
-            self.error = error
+        except (OSError, ValueError) as error:  # ValueError: closed by its owner
+            self.error = error if isinstance(error, OSError) else OSError(str(error))
             if self._on_error is not None:
-                self._on_error(error)
+                self._on_error(self.error)
 
     def close(self) -> None:
         """End the stream: write what waits and close a file of our own."""
-        if self._unsubscribe is None:
-            return
         self._unsubscribe()
-        self._unsubscribe = None
         with self._lock:
+            if not self._open:
+                return
+            self._open = False
             self._write(self._encoder.flush())
-            with contextlib.suppress(OSError):
-                self._file.flush()
+            self._finish(self._file.flush)
             if self._owned:
-                with contextlib.suppress(OSError):
-                    self._file.close()
+                self._finish(self._file.close)
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except (OSError, ValueError) as error:
+            self.error = self.error or OSError(str(error))

@@ -38,20 +38,23 @@ class Cgroup:
             membership = ""
         return cls(Path("/sys/fs/cgroup"), membership)
 
-    def _path(self, controller: str) -> str | None:
+    def _place(self, controller: str) -> tuple[Path, str] | None:
+        """Return where a controller is mounted and this process's path there."""
         for line in self.membership.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if controller in controllers.split(","):
-                return path
+                # v1 mounts "cpu,cpuacct" under both names; "cpu" is a link that can be missing.
+                found = (self.root / name for name in (controller, controllers))
+                return next((p for p in found if p.is_dir()), self.root / controller), path
         return None
 
     def _levels(self, controller: str) -> Iterator[Path]:
         """Yield the directories of a controller (``""`` for v2) from this group to the root."""
-        path = self._path(controller)
-        if path is None:
+        place = self._place(controller)
+        if place is None:
             return
-        base = self.root / controller if controller else self.root
+        base, path = place
         # Inside a container the mount shows the group itself as the root, while the path can
         # still be the host's: levels that are not there are passed over.
         parts = Path(path.lstrip("/")).parts
@@ -96,21 +99,30 @@ class Cgroup:
 
         From ``memory.max`` (v2), or ``memory.limit_in_bytes`` (v1, huge means unlimited).
         """
-        found = [self._number(level / "memory.max") for level in self._levels("")]
-        found += [self._number(level / "memory.limit_in_bytes") for level in self._levels("memory")]
-        return min((n for n in found if n is not None and n < _UNLIMITED), default=None)
+        return min((limit for limit, _ in self._memory_limits()), default=None)
+
+    def _memory_limits(self) -> Iterator[tuple[int, Path]]:
+        for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+            for level in self._levels(controller):
+                limit = self._number(level / file)
+                if limit is not None and limit < _UNLIMITED:
+                    yield limit, level
 
     def memory_used(self) -> int | None:
         """Return the bytes that count against the limit, less inactive file pages.
 
-        From ``memory.current`` (v2) or ``memory.usage_in_bytes`` (v1), and ``memory.stat``.
+        From ``memory.current`` (v2) or ``memory.usage_in_bytes`` (v1), and ``memory.stat``, of
+        the level whose limit is in force; without a limit, of this process's own group.
         The kernel gives inactive file pages back before it kills anyone.
         """
-        for controller, file, key in (
-            ("", "memory.current", "inactive_file"),
-            ("memory", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            for level in self._levels(controller):
+        limits = sorted(self._memory_limits(), key=lambda pair: pair[0])
+        levels = [level for _, level in limits[:1]]
+        levels += [*self._levels(""), *self._levels("memory")]
+        for level in levels:
+            for file, key in (
+                ("memory.current", "inactive_file"),
+                ("memory.usage_in_bytes", "total_inactive_file"),
+            ):
                 used = self._number(level / file)
                 if used is None:
                     continue

@@ -17,13 +17,14 @@ from ..devices import Gpu, Pairing, cuda_module, pair, select
 from ..errors import SourceUnavailable
 from ..sample import Device, Gap, Sample
 from . import Clock
-from .nvml_library import GONE, Nvml, QuickCall, reason_of
+from .nvml_library import GONE, UNINITIALISED, Nvml, QuickCall, reason_of
 
 __all__ = ["NvmlSource", "chosen_gpus"]
 
 _TEMPERATURE_GPU = 0
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _THRESHOLD_SLOWDOWN = 1
+_MEMORY = ("gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_reserved_bytes")
 _MEMORY_V1 = "memory used includes what the driver reserves (this driver has no version 2)"
 _PSTATE_UNKNOWN = 32
 
@@ -47,6 +48,9 @@ class _Reading:
 
     def take(self) -> tuple[float | None, ...]:
         code = self.call(*self.arguments)
+        if code == UNINITIALISED:
+            # Other users of the library in this process can take its last reference away.
+            raise SourceUnavailable("somebody shut NVML down in this process")
         if code in GONE:
             raise _Lost(reason_of(code))
         if code != 0:
@@ -116,30 +120,29 @@ def _readings(nvml: Nvml, handle: Any) -> tuple[list[_Reading], dict[str, str]]:
     return found, absent
 
 
-def _memory(nvml: Nvml, handle: Any) -> tuple[_Reading | None, str]:
-    """Prepare the memory reading: version 2, or version 1 with a note."""
+def _memory(nvml: Nvml, handle: Any) -> tuple[_Reading, str]:
+    """Prepare the memory reading: version 2, or version 1 (which was seen to work) with a note."""
     call = nvml.quick("nvmlDeviceGetMemoryInfo_v2")
     if call is not None:
         two = nvml.py.c_nvmlMemory_v2_t()
         version = two.version = nvml.py.nvmlMemory_v2
-        names = ("gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_reserved_bytes")
-
         def values() -> tuple[float | None, ...]:
             two.version = version
             return float(two.used), float(two.free), float(two.reserved)
 
-        reading = _Reading(names, call, (handle, ctypes.byref(two)), values)
+        reading = _Reading(_MEMORY, call, (handle, ctypes.byref(two)), values)
         try:
             reading.take()
             return reading, ""
-        except (_Refused, _Lost):
+        except _Lost:
+            return reading, ""
+        except _Refused:
             pass  # an old driver can export the function and refuse the structure
     call = nvml.quick("nvmlDeviceGetMemoryInfo")
-    if call is None:
-        return None, ""
+    assert call is not None
     one = nvml.py.c_nvmlMemory_t()
     return _Reading(
-        ("gpu_memory_used_bytes", "gpu_memory_free_bytes"),
+        _MEMORY[:2],
         call,
         (handle, ctypes.byref(one)),
         lambda: (float(one.used), float(one.free)),
@@ -168,14 +171,19 @@ class _Card:
             else:
                 constants[name] = value * scale
         memory, reason = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+        note = ""
         if memory is None or not memory.total:
-            absent["gpu_memory_total_bytes"] = reason or "the driver reports no memory"
+            why = reason or "the driver reports no memory"
+            absent.update(dict.fromkeys(["gpu_memory_total_bytes", *_MEMORY], why))
         else:
             constants["gpu_memory_total_bytes"] = float(memory.total)
-        reading, note = _memory(nvml, handle)
-        if reading is not None and "gpu_memory_total_bytes" in constants:
+            reading, note = _memory(nvml, handle)
             readings.append(reading)
+            if note:
+                absent["gpu_memory_reserved_bytes"] = "this driver has no version 2 of the call"
         self._readings = self._offered(readings, absent)
+        self._absent = absent
+        self._refused: dict[str, str] = {}
         self.device = Device(
             gpu.uuid, "gpu", gpu.name, gpu.index,
             constants=constants, absent=absent, notes=(note,) if note else (),
@@ -198,16 +206,21 @@ class _Card:
 
     def read(self, time: float) -> Sample | Gap:
         values: dict[str, float] = {}
+        refused: dict[str, str] = {}
         try:
             for reading in self._readings:
                 try:
                     taken = reading.take()
-                except _Refused:
+                except _Refused as refusal:
+                    refused.update(dict.fromkeys(reading.metrics, str(refusal)))
                     continue
                 pairs = zip(reading.metrics, taken, strict=True)
                 values.update((name, value) for name, value in pairs if value is not None)
         except _Lost as loss:
             return Gap(time, None, "nvml", self.device.id, str(loss))
+        if refused != self._refused:
+            self._refused = refused
+            self.device = replace(self.device, absent=self._absent | refused)
         return Sample(time, self.device.id, "nvml", values)
 
 
@@ -283,7 +296,7 @@ class NvmlSource:
 
     @property
     def demoted(self) -> tuple[str, ...]:
-        """NVML functions that took over 5 ms once and release the GIL now."""
+        """NVML functions that turned out slow and release the GIL now."""
         return self._nvml.demoted
 
     def close(self) -> None:

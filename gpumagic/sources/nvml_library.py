@@ -3,7 +3,7 @@
 nvidia-ml-py calls NVML through ``ctypes.CDLL``, which drops the GIL at each call; beside a cell
 that runs pure Python each retake waits for the interpreter's switch interval, and a reading of
 eight calls smears over 40 ms. :class:`QuickCall` makes calls that take microseconds with the
-GIL kept, and goes over to releasing it for a call that once was slow. nvidia-ml-py's own handle
+GIL kept, and goes over to releasing it for a call that turns out slow. nvidia-ml-py's own handle
 is shared with torch and others and is left as it is.
 """
 
@@ -22,7 +22,11 @@ from ..errors import SourceUnavailable
 __all__ = ["SLOW_CALL_S", "Nvml", "QuickCall", "reason_of"]
 
 SLOW_CALL_S = 0.005
-"""A call that once took longer than this releases the GIL from then on."""
+"""A call that takes longer than this is slow."""
+
+_SLOW_IN_A_ROW = 3
+# One slow call can be the scheduler's doing: on a machine with more workers than cores the
+# thread loses its core in the middle of a quick call every few seconds.
 
 _SUCCESS = 0
 
@@ -40,8 +44,14 @@ _REASONS = {
     999: "the driver gives no reason (unknown error)",
 }
 
-GONE = frozenset({1, 9, 15, 16})
+UNINITIALISED = 1
+"""The code that says that somebody shut NVML down."""
+
+GONE = frozenset({UNINITIALISED, 9, 15, 16})
 """Codes after which a device cannot be read at all."""
+
+GONE_REASONS = frozenset(_REASONS[code] for code in GONE)
+"""The same in words."""
 
 
 def reason_of(code: int) -> str:
@@ -68,12 +78,12 @@ def _import_pynvml() -> ModuleType:
 
 
 class QuickCall:
-    """One NVML function, called with the GIL kept until it is once slow.
+    """One NVML function, called with the GIL kept until it is slow three times in a row.
 
     Returns NVML's code and never raises; ``demoted`` tells that it releases the GIL now.
     """
 
-    __slots__ = ("_call", "_clock", "_release", "demoted", "symbol")
+    __slots__ = ("_call", "_clock", "_release", "_slow", "demoted", "symbol")
 
     def __init__(
         self,
@@ -84,6 +94,7 @@ class QuickCall:
     ) -> None:
         self.symbol = symbol
         self.demoted = False
+        self._slow = 0
         self._call = keep
         self._release = release
         self._clock = clock
@@ -91,9 +102,11 @@ class QuickCall:
     def __call__(self, *arguments: Any) -> int:
         start = self._clock()
         code = self._call(*arguments)
-        if not self.demoted and self._clock() - start > SLOW_CALL_S:
-            self.demoted = True
-            self._call = self._release
+        if not self.demoted:
+            self._slow = self._slow + 1 if self._clock() - start > SLOW_CALL_S else 0
+            if self._slow == _SLOW_IN_A_ROW:
+                self.demoted = True
+                self._call = self._release
         return code
 
 
@@ -163,7 +176,7 @@ class Nvml:
 
     @property
     def demoted(self) -> tuple[str, ...]:
-        """The functions that were slow once and release the GIL now."""
+        """The functions that turned out slow and release the GIL now."""
         return tuple(c.symbol for c in self._calls.values() if c is not None and c.demoted)
 
     def ask(self, function: str, *arguments: Any) -> tuple[Any, str]:
@@ -179,23 +192,29 @@ class Nvml:
     def gpus(self) -> list[tuple[Gpu, Any]]:
         """List the GPUs of the machine, each followed by its MIG slices, with their handles.
 
-        A GPU that cannot be opened is left out.
+        A GPU that cannot be opened is left out. Raises
+        :class:`~gpumagic.errors.SourceUnavailable` where GPUs are there and none can be opened.
         """
         count, reason = self.ask("nvmlDeviceGetCount")
         if count is None:
             raise SourceUnavailable(f"GPUs cannot be counted: {reason}")
         found: list[tuple[Gpu, Any]] = []
+        why = ""
         for index in range(count):
-            handle, _ = self.ask("nvmlDeviceGetHandleByIndex", index)
+            handle, reason = self.ask("nvmlDeviceGetHandleByIndex", index)
             if handle is None:
+                why = reason
                 continue
-            uuid, _ = self.ask("nvmlDeviceGetUUID", handle)
+            uuid, reason = self.ask("nvmlDeviceGetUUID", handle)
             if uuid is None:
+                why = reason
                 continue
             name = self.ask("nvmlDeviceGetName", handle)[0] or "GPU"
             gpu = Gpu(uuid, index, name)
             found.append((gpu, handle))
             found.extend(self._slices(gpu, handle))
+        if count and not found:
+            raise SourceUnavailable(f"none of the {count} GPUs can be opened: {why}")
         return found
 
     def _slices(self, gpu: Gpu, handle: Any) -> Sequence[tuple[Gpu, Any]]:

@@ -16,9 +16,11 @@ from ..errors import SourceUnavailable
 from ..sample import Device, Gap, Sample
 from . import Clock
 from .nvml import chosen_gpus
-from .nvml_library import Nvml
+from .nvml_library import GONE_REASONS, UNINITIALISED, Nvml, reason_of
 
 __all__ = ["NvmlSlowSource", "split_memory"]
+
+_HIDDEN = "the driver gives no process of this PID namespace (a container, or WSL)"
 
 
 def split_memory(
@@ -72,48 +74,51 @@ class NvmlSlowSource:
     def devices(self) -> Sequence[Device]:
         """Return the GPUs with the reasons for what they did not answer at the last reading."""
         return [
-            Device(gpu.uuid, "gpu", gpu.name, absent=self._absent[gpu.uuid])
+            Device(gpu.uuid, "gpu", gpu.name, absent=self._absent.get(gpu.uuid, {}))
             for gpu, _ in self._cards
-            if self._absent.get(gpu.uuid)
         ]
 
     async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
-        """Yield a sample for each GPU, letting quick sources in between."""
+        """Yield a sample, or a gap, for each GPU, letting quick sources in between."""
         if not self._nvml.is_open:
             raise SourceUnavailable("NVML is closed in this process")
         for gpu, handle in self._cards:
-            values, reasons = self._energy(handle)
+            values: dict[str, float] = {}
+            absent: dict[str, str] = {}
+            millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
             # The stamp belongs to the energy counter: differences of it are what counts.
             time = now()
+            if reason == reason_of(UNINITIALISED):
+                raise SourceUnavailable("somebody shut NVML down in this process")
+            if reason in GONE_REASONS:
+                yield Gap(time, None, self.name, gpu.uuid, reason)
+                continue
+            if millijoules is None:
+                absent["gpu_energy_joules"] = reason
+            else:
+                values["gpu_energy_joules"] = millijoules * 1e-3
             await asyncio.sleep(0)
-            memory = self._memory(handle)
+            memory, reason = self._memory(handle)
             if not memory:
-                why = "the driver gives no process of this PID namespace (a container, or WSL)"
-                reasons["gpu_process_memory_bytes"] = why
-                reasons["gpu_other_processes_memory_bytes"] = why
-            self._absent[gpu.uuid] = reasons
+                absent["gpu_process_memory_bytes"] = reason
+                absent["gpu_other_processes_memory_bytes"] = reason
+            self._absent[gpu.uuid] = absent
             if values or memory:
                 yield Sample(time, gpu.uuid, self.name, values | memory)
             await asyncio.sleep(0)
 
-    def _energy(self, handle: Any) -> tuple[dict[str, float], dict[str, str]]:
-        millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-        if millijoules is None:
-            return {}, {"gpu_energy_joules": reason}
-        return {"gpu_energy_joules": millijoules * 1e-3}, {}
-
-    def _memory(self, handle: Any) -> dict[str, float]:
+    def _memory(self, handle: Any) -> tuple[dict[str, float], str]:
         used: dict[int, int | None] = {}
         for function in (
             "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
         ):
-            processes, _ = self._nvml.ask(function, handle)
+            processes, reason = self._nvml.ask(function, handle)
             if processes is None:
                 if function == "nvmlDeviceGetComputeRunningProcesses":
-                    return {}
+                    return {}, reason
                 continue
             used.update({process.pid: process.usedGpuMemory for process in processes})
-        return split_memory(list(used.items()), os.getpid(), _visible(list(used)))
+        return split_memory(list(used.items()), os.getpid(), _visible(list(used))), _HIDDEN
 
     def close(self) -> None:
         """Shut NVML down as often as it was initialised here."""

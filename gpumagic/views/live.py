@@ -1,0 +1,80 @@
+"""The live view: a scene as a widget that moves, drawn by bqplot or as inline SVG.
+
+A live view belongs to one thread at a time: :func:`make_view` runs on the main thread, then the
+refresher's thread owns the view until it has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..errors import SettingError
+from ..sample import HOST
+from .parts import Scene
+
+__all__ = ["View", "make_view"]
+
+_MOST_GPUS_BY_BQPLOT = 2
+
+
+class View(Protocol):
+    """A scene on the page, kept up to date."""
+
+    def bundle(self) -> dict[str, Any]:
+        """Return the mimebundle that shows the view; text/plain is the caller's."""
+
+    def update(self, scene: Scene) -> None:
+        """Show another scene; what has not changed is not sent again."""
+
+    def lost(self) -> bool:
+        """Tell whether a page was loaded since, which may have forgotten the display's id."""
+
+    def replace(self, bundle: dict[str, Any]) -> None:
+        """Put a still picture in the place of what moves; ``update`` does nothing after it.
+
+        ``bundle`` holds ``image/png`` in base64, its ``width`` and ``text/plain``.
+        """
+
+    def close(self) -> None:
+        """Close every model of the view; harmless a second time."""
+
+
+def _carried_by_bqplot(scene: Scene) -> bool:
+    gpus = sum(block.device != HOST for block in scene.blocks)
+    return scene.layout == "rows" and gpus <= _MOST_GPUS_BY_BQPLOT
+
+
+def make_view(scene: Scene, renderer: str = "auto") -> View:
+    """Make the live view of a scene; ``renderer`` is "bqplot", "svg" or "auto".
+
+    "auto" takes bqplot for up to two GPUs, if it can be imported, and SVG for more: a page that
+    draws many GPUs by bqplot needs most of a processor core (see docs/renderers.md).
+
+    Raises :class:`SettingError` for an unknown renderer, and if what it needs is not installed.
+    """
+    if renderer not in ("auto", "bqplot", "svg"):
+        raise SettingError(f"no renderer is called {renderer!r}; there are: auto, bqplot, svg")
+    try:
+        from .live_svg import SvgView
+    except Exception as error:
+        raise SettingError(
+            f"the live view needs ipywidgets, which cannot be imported ({_cause(error)}):"
+            " `pip install ipywidgets`, or `%gpuwatch --text`"
+        ) from error
+    if renderer == "svg" or (renderer == "auto" and not _carried_by_bqplot(scene)):
+        return SvgView(scene)
+    try:
+        from .live_bqplot import BqplotView
+    except Exception as error:
+        if renderer == "auto":
+            return SvgView(scene)
+        raise SettingError(
+            f"bqplot cannot be imported ({_cause(error)}): `pip install bqplot`, or"
+            " `--renderer svg`"
+        ) from error
+    return BqplotView(scene)
+
+
+def _cause(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

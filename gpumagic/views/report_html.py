@@ -1,0 +1,182 @@
+"""A report as one self-contained block of HTML: no script, nothing loaded, styles of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+from .report_model import Report
+from .report_parts import COLUMNS, Fact, Fold, Group, ReportLine, Section, Sentence, Strip
+from .spark import spark_svg
+
+__all__ = ["write_html"]
+
+_HEIGHTS = {1: 22, 2: 32, 3: 49}
+
+# Notebook front ends stripe tables, set them in from the margins and align to the right.
+_STYLE = """
+.gpm{max-width:760px;font:13px/17px var(--jp-ui-font-family,system-ui,sans-serif);
+color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;
+--i:currentColor;--l:var(--jp-ui-font-color2,#7a7a7a)}
+.gpm p{margin:0 0 6px;font-size:13px;line-height:19px;color:inherit}
+.gpm .head{display:flex;gap:10px;margin:2px 0 8px;line-height:19px}
+.gpm .head b{font-size:14px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.gpm .head span{white-space:nowrap}.gpm .head :last-child{margin-left:auto}
+.gpm .l{color:var(--l)}.gpm .small{font-size:11px;line-height:15px;color:var(--l)}
+.gpm b{font-weight:600}
+.gpm code{font-size:12px;padding:1px 4px;border-radius:3px;color:inherit;
+background:var(--jp-layout-color2,rgba(128,128,128,.15))}
+.gpm i{display:inline-block;width:7px;height:7px;margin-right:4px;background:#2f7fc1}
+.gpm .outer{opacity:.42}.gpm .middle{opacity:.68}
+.gpm .mark{width:8px;height:8px;background:#d9730d;margin-right:6px}
+.gpm .dash{width:12px;height:3px;background:#d9730d;vertical-align:middle}
+.gpm table{display:table;table-layout:auto;width:100%;margin:6px 0 8px;border:0;
+border-collapse:collapse;font:inherit;color:inherit}
+.gpm table tr,.gpm table thead{background:none!important;border:0}
+.gpm table th,.gpm table td{padding:0 0 0 12px;border:0;line-height:17px;font-size:13px;
+font-weight:400;text-align:right;vertical-align:top;white-space:nowrap;max-width:none;
+background:none;color:inherit}
+.gpm table .f{padding-top:5px}.gpm table .c{line-height:22px}
+.gpm table .g{min-width:36px}.gpm table th:first-child{padding-left:0;text-align:left}
+.gpm table .w{white-space:normal;text-align:left}
+.gpm table thead th,.gpm table .lim,.gpm table .n{font-size:11px;color:var(--l)}
+.gpm table .lim,.gpm table .n{text-align:left}
+.gpm table .lim{min-width:64px}.gpm table .s{width:100%;min-width:120px;padding-right:6px}
+.gpm table .t th{padding-top:12px;font-weight:600}
+.gpm table .ax td{font-size:10.5px;color:var(--l);line-height:14px}
+.gpm table .ax div{display:flex;justify-content:space-between}
+.gpm svg{display:block;overflow:visible}.gpm svg svg{overflow:hidden}
+.gpm .use{fill:#2f7fc1}.gpm .held{fill:#d9730d}
+.gpm .line{fill:none;stroke:#8c8c8c;stroke-width:1.4;vector-effect:non-scaling-stroke}
+.gpm .rule{fill:var(--jp-border-color1,#bdbdbd)}
+.gpm .ring{fill:var(--jp-layout-color0,#fff);stroke:var(--i);stroke-width:1.6}
+.gpm .o{width:5px;height:5px;border:1.5px solid;margin-right:5px;border-radius:50%;background:none}
+.gpm .facts span{display:inline-block;margin-right:24px;color:var(--l)}
+.gpm .facts em{font-style:normal;color:var(--jp-ui-font-color1,inherit)}
+"""
+
+
+def write_html(report: Report) -> str:
+    """Write a report as one ``<div>``; every text from outside is escaped."""
+    style = re.sub(r"\n", "", _STYLE)
+    parts = [
+        f"<style>{style}</style>",
+        _head(report),
+        *(_sentence(sentence) for sentence in report.verdict),
+        _table(report),
+        *(_group(group) for group in report.groups),
+        f'<p class="small">{escape(report.evidence)}</p>' if report.evidence else "",
+        *(f'<p class="small">{escape(note)}</p>' for note in report.notes),
+    ]
+    return f'<div class="gpm">{"".join(parts)}</div>'
+
+
+def _head(report: Report) -> str:
+    mark = '<i class="mark"></i>' if report.failed else ""
+    number = f'<span class="l">{escape(report.number)}</span>' if report.number else ""
+    return (
+        f'<div class="head"><b>{escape(report.name)}</b>{number}'
+        f'<span class="l">{escape(report.wall)}</span>'
+        f'<span class="l">{mark}{escape(report.exit)}</span>'
+        f'<span class="l">{escape(report.devices)}</span></div>'
+    )
+
+
+def _code(text: str) -> str:
+    """Escape a text and set what stands between backticks as code."""
+    pieces = escape(text).split("`")
+    return "".join(
+        f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces)
+    )
+
+
+def _sentence(sentence: Sentence) -> str:
+    if not sentence.finding:
+        return f"<p>{_code(sentence.text)}</p>"
+    return f'<p><i class="mark"></i><b>{_code(sentence.lead)}</b>{_code(sentence.rest)}</p>'
+
+
+# -- the table ------------------------------------------------------------------------------
+
+
+def _table(report: Report) -> str:
+    columns = "".join(f'<th class="g" scope="col">{name}</th>' for name in COLUMNS)
+    rows = [row for section in report.sections for row in _section(section)]
+    drawn = any(strip.row is not None for s in report.sections for strip in s.strips)
+    axis = (
+        '<tr class="ax"><td></td><td class="s"><div><span>0 s</span>'
+        f'<span>{escape(report.wall)}</span></div></td><td colspan="5"></td></tr>'
+    ) if drawn else ""
+    return (
+        f'<table><thead><tr><th></th><th class="s"></th>{columns}'
+        f'<th class="lim" scope="col">limit</th></tr></thead>'
+        f'<tbody>{"".join(rows)}{"".join(map(_fold, report.folded))}{axis}</tbody></table>'
+    )
+
+
+def _section(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f'<tr class="t"><th colspan="7" scope="rowgroup">{escape(section.title)}</th></tr>'
+    for strip in section.strips:
+        if strip.bare:
+            label = escape(", ".join(line.label for line in strip.lines))
+            yield _wide(label, f"n/a: {escape(strip.missing)}")
+            continue
+        for index, line in enumerate(strip.lines):
+            place = ("f c" if len(strip.lines) == 1 else "f") if index == 0 else ""
+            yield _line(line, _spark(strip) if index == 0 else "", place)
+
+
+def _wide(label: str, text: str) -> str:
+    return (
+        f'<tr><th class="f w" scope="row">{label}</th>'
+        f'<td class="f w n" colspan="6">{text}</td></tr>'
+    )
+
+
+def _fold(fold: Fold) -> str:
+    return _wide(f"<b>{escape(fold.label)}</b>", escape(fold.text))
+
+
+def _spark(strip: Strip) -> str:
+    """Write the cell that all rows of a strip share."""
+    count = len(strip.lines)
+    span = f' rowspan="{count}"' if count > 1 else ""
+    if strip.missing:
+        return f'<td class="s f n w"{span}>n/a: {escape(strip.missing)}</td>'
+    if strip.row is None:
+        return f'<td class="s f"{span}></td>'
+    ring = next((line.ring for line in strip.lines if line.ring), None)
+    height = _HEIGHTS.get(count, 17 * count - 2)
+    return f'<td class="s f"{span}>{spark_svg(strip.row, height, ring)}</td>'
+
+
+def _line(line: ReportLine, spark: str, place: str) -> str:
+    """Write one row; ``place`` has the classes of a strip's first row."""
+    first = f' class="{place}"' if place else ""
+    swatch = ""
+    if line.trace is not None and line.trace.style != "line":
+        swatch = f'<i class="{line.trace.style}"></i>'
+    unit = f' <span class="l">{escape(line.unit)}</span>' if line.unit else ""
+    cells = [f'<th{first} scope="row">{swatch}{escape(line.label)}{unit}</th>', spark]
+    for name, figure in zip(COLUMNS, line.figures, strict=True):
+        ring = '<i class="o"></i>' if name == "peak" and line.ring else ""
+        grey = f'<span class="l">{figure}</span>' if figure == "n/a" else figure
+        cells.append(f"<td{first}>{ring}{grey}</td>")
+    limit = "<br>".join(escape(text) for text in (line.limit, line.top) if text)
+    cells.append(f'<td class="{f"lim {place}".strip()}">{limit}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _group(group: Group) -> str:
+    title = f"<b>{escape(group.title)}</b>&ensp;" if group.title else ""
+    return f'<p class="facts">{title}{" ".join(map(_fact, group.facts))}</p>'
+
+
+def _fact(fact: Fact) -> str:
+    mark = '<i class="dash"></i>' if fact.limited else ""
+    value = escape(fact.value)
+    if value != "n/a":
+        value = f"<em>{value}</em>"
+    return f"<span>{mark}{escape(fact.label)} {value}{escape(fact.rest)}</span>"

@@ -1,0 +1,100 @@
+"""The report of one cell before anyone writes it: words and figures, in their order.
+
+HTML and text write one :class:`Report`, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..summary import DeviceSummary
+from ..units import duration
+from .report_evidence import evidence, facts, notes
+from .report_parts import Fold, Group, ReportLine, Section, Sentence, Strip
+from .report_rows import gpu_section, host_section
+from .report_words import device_title, fold_idle, verdict
+from .wording import clean, short_name
+
+if TYPE_CHECKING:
+    from ..profiles import Profile
+
+__all__ = ["Report", "build_report"]
+
+_LONGEST_NAME = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report says.
+
+    ``number`` is empty where ``name`` is the number already. ``failed`` is true for a cell
+    that raised. ``folded`` are the GPUs that need no rows of their own. ``groups`` are single
+    figures, one group a GPU. ``evidence`` is what the figures rest on, ``notes`` what is odd
+    about devices.
+    """
+
+    name: str
+    number: str
+    wall: str
+    exit: str
+    failed: bool
+    devices: str
+    verdict: tuple[Sentence, ...]
+    sections: tuple[Section, ...]
+    folded: tuple[Fold, ...]
+    groups: tuple[Group, ...]
+    evidence: str
+    notes: tuple[str, ...]
+
+
+def build_report(profile: Profile) -> Report:
+    """Say what a profile holds, in human units."""
+    gpus = profile.summary.gpus
+    shown, folded = fold_idle(gpus)
+    sections = _sections(profile, shown)
+    name = clean(profile.name)
+    number = profile.span.label if profile.number is not None else ""
+    return Report(
+        name=name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1].rstrip() + "…",
+        number="" if number == name else number,
+        wall=duration(profile.wall_s),
+        exit=profile.exit,
+        failed=profile.exit == "error",
+        devices=_devices(gpus),
+        verdict=verdict(profile, shown),
+        sections=sections,
+        folded=folded,
+        groups=facts(shown, _told(sections), titled=len(gpus) > 1),
+        evidence=evidence(profile, [x for s in sections for t in s.strips for x in t.lines]),
+        notes=notes(gpus),
+    )
+
+
+def _sections(profile: Profile, gpus: tuple[DeviceSummary, ...]) -> tuple[Section, ...]:
+    summary = profile.summary
+    several = len(summary.gpus) > 1
+    found = [
+        gpu_section(gpu, device_title(gpu.device) if several else "", profile.scene)
+        for gpu in gpus
+    ]
+    if not gpus:
+        reason = (profile.reasons or {}).get("nvml") or "none was measured"
+        found.append(Section("", (Strip((ReportLine("GPU"),), None, clean(reason)),)))
+    if summary.host is not None:
+        found.append(host_section(summary.host, "Host" if several else "", profile.scene))
+    return tuple(found)
+
+
+def _told(sections: tuple[Section, ...]) -> frozenset[str]:
+    """Return the reasons that stand in the table already."""
+    return frozenset(t.missing for s in sections for t in s.strips if t.missing)
+
+
+def _devices(gpus: tuple[DeviceSummary, ...]) -> str:
+    if not gpus:
+        return "no GPU"
+    if len(gpus) == 1:
+        return device_title(gpus[0].device)
+    names = {short_name(gpu.device.name) for gpu in gpus}
+    return f"{len(gpus)} × {names.pop()}" if len(names) == 1 else f"{len(gpus)} GPUs"

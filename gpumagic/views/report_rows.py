@@ -1,0 +1,224 @@
+"""The table of a report: which figures stand in which row, and in which unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..metrics import METRICS
+from ..sample import Device
+from ..summary import DeviceSummary, Figure
+from ..units import GIB, KIB, MIB
+from .parts import Row, Scene, Trace
+from .report_parts import COLUMNS, ReportLine, Section, Strip
+from .strips import Scale, scale_of
+from .wording import clean
+
+__all__ = [
+    "TOO_SHORT", "cpu_figure", "gpu_section", "host_section", "limit_of", "scale_for", "span_text",
+]
+
+TOO_SHORT = "too short to say"
+"""How the reasons of a cell that is shorter than a reading begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One row: its label, figure, columns, the metric whose ceiling is its limit, and words."""
+
+    label: str
+    figure: Figure
+    columns: str
+    ceiling: float | None = None
+    words: str = ""
+    ringed: bool = False
+
+    @property
+    def measured(self) -> bool:
+        return any(getattr(self.figure, c) is not None for c in self.columns.split())
+
+
+_BYTE_SCALES = tuple(
+    (step, Scale(1 / step, 1, unit)) for step, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+)
+
+
+def scale_for(metric: str, values: Iterable[float | None]) -> Scale:
+    """Return the one unit for some figures of a metric, chosen by the largest of them."""
+    if METRICS[metric].unit != "bytes":
+        return scale_of(metric)
+    largest = max((abs(v) for v in values if v is not None), default=0.0)
+    if largest == 0:
+        return _BYTE_SCALES[0][1]
+    # 1023.96 MiB would be written as 1024.0 MiB.
+    return next((s for step, s in _BYTE_SCALES if largest >= step * 0.9999), Scale(1, 0, "B"))
+
+
+def span_text(scale: Scale, low: float | None, high: float) -> str:
+    """Write a figure that lies between two values, as one number where both read the same."""
+    text = scale.number(high)
+    if low is None or scale.number(low) == text:
+        return text
+    return f"{scale.number(low)} to {text}"
+
+
+def limit_of(device: Device, metric: str) -> float | None:
+    """Return the ceiling of a metric on a device, in base units."""
+    ceiling = METRICS[metric].ceiling
+    return device.constants.get(ceiling) if isinstance(ceiling, str) else ceiling
+
+
+def cpu_figure(host: DeviceSummary) -> Figure:
+    """Add up the processor time of this process and of its children.
+
+    Their peaks need not meet: that of the sum is known to lie between the larger one and both.
+    """
+    own, children = host.figure("process_cpu_ratio"), host.figure("children_cpu_ratio")
+    if own.mean is None or own.peak is None or children.mean is None or children.peak is None:
+        return own
+    mean = own.mean + children.mean
+    low = max(own.peak, children.peak, mean)
+    return replace(own, mean=mean, peak=own.peak + children.peak, peak_low=low)
+
+
+def _ram_figure(host: DeviceSummary) -> tuple[str, Figure]:
+    """Return whose memory counts, and its figure: the container's, or the machine's."""
+    container = host.figure("container_memory_used_bytes")
+    if container.measured:
+        return "RAM, container", container
+    return "RAM, machine", host.figure("host_memory_used_bytes")
+
+
+def _gpu_entry(gpu: DeviceSummary, label: str, metric: str, columns: str, **more: object) -> _Entry:
+    ceiling = limit_of(gpu.device, metric)
+    return _Entry(label, gpu.figure(metric), columns, ceiling, **more)  # type: ignore[arg-type]
+
+
+def gpu_section(gpu: DeviceSummary, title: str, scene: Scene | None) -> Section:
+    """Arrange the rows of a GPU."""
+    strips = [
+        ("util", [_gpu_entry(gpu, "GPU-Util", "gpu_utilization_ratio", "mean peak")]),
+        ("mem", [
+            _gpu_entry(gpu, "memory used", "gpu_memory_used_bytes", "start peak end"),
+            _gpu_entry(gpu, "reserved", "torch_reserved_bytes", "start peak end"),
+            _gpu_entry(gpu, "allocated", "torch_allocated_bytes", "start peak end", ringed=True),
+        ]),
+        ("power", [
+            _gpu_entry(gpu, "power", "gpu_power_watts", "start mean peak end", words=" cap"),
+        ]),
+        ("temp", [
+            _gpu_entry(
+                gpu, "temperature", "gpu_temperature_celsius", "start mean peak end",
+                words=" slowdown",
+            ),
+        ]),
+    ]
+    return Section(title, _strips(strips, gpu.device, scene))
+
+
+def host_section(host: DeviceSummary, title: str, scene: Scene | None) -> Section:
+    """Arrange the rows of the host."""
+    device = host.device
+    cores = limit_of(device, "process_cpu_ratio")
+    cpu = [_Entry("CPU", cpu_figure(host), "mean peak", cores)]
+    label, used = _ram_figure(host)
+    ram = [
+        _Entry(label, used, "start peak end", limit_of(device, used.metric)),
+        _Entry("this process", host.figure("process_rss_bytes"), "start peak end"),
+    ]
+    workers = int(host.figure("children_count").peak or 0)
+    if workers:
+        word = f"{workers} worker" + ("s" if workers > 1 else "")
+        cpu.append(_Entry(word, host.figure("children_cpu_ratio"), "mean peak"))
+        ram.append(_Entry(word, host.figure("children_rss_bytes"), "start peak end"))
+    return Section(title, _strips([("cpu", cpu), ("ram", ram)], device, scene))
+
+
+def _row(scene: Scene | None, device: str, name: str) -> Row | None:
+    if scene is None:
+        return None
+    return next((r for r in scene.rows if r.device == device and r.name == name), None)
+
+
+def _strips(
+    strips: Sequence[tuple[str, list[_Entry]]], device: Device, scene: Scene | None
+) -> tuple[Strip, ...]:
+    """Make strips of what was measured; the rest is gathered by its reason, which stands once."""
+    found: list[Strip] = []
+    missing: dict[str, tuple[int, list[str]]] = {}
+    for name, entries in strips:
+        measured = [entry for entry in entries if entry.measured]
+        if measured:
+            found.append(_strip(measured, _row(scene, device.id, name)))
+        for entry in entries:
+            if not entry.measured:
+                reason = clean(entry.figure.reason) or "not read"
+                missing.setdefault(reason, (len(found), []))[1].append(entry.label)
+    everything = sum(len(entries) for _, entries in strips)
+    for reason, (place, labels) in reversed(missing.items()):
+        label = device.label if len(labels) == everything else ", ".join(labels)
+        found.insert(place, Strip((ReportLine(label),), None, reason))
+    return tuple(found)
+
+
+def _strip(entries: Sequence[_Entry], row: Row | None) -> Strip:
+    if row is not None and not row.drawn:
+        row = None
+    reason = _brief(entries)
+    lines: list[ReportLine] = []
+    shared = ""
+    for entry in entries:
+        line, unit = _line(entry, None if reason else row)
+        if not lines:
+            shared = unit if line.limit.partition(" ")[2].startswith(unit) else ""
+            top = row.limit if row is not None and not reason and row.limit[:4] == "top " else ""
+            line = replace(line, top=top)
+            shared = shared or (unit if not line.limit and top.endswith(unit) else "")
+        else:
+            line = replace(line, limit="")
+        lines.append(line if unit == shared else replace(line, unit=unit))
+    return Strip(tuple(lines), None if reason else row, reason)
+
+
+def _brief(entries: Sequence[_Entry]) -> str:
+    """Say briefly why figures that are there have no mean, or no sparkline."""
+    reason = next((clean(e.figure.reason) for e in entries if e.figure.reason), "")
+    if not reason.startswith(TOO_SHORT):
+        return reason
+    whole = all(getattr(e.figure, c) is not None for e in entries for c in e.columns.split())
+    return "too short to draw" if whole else TOO_SHORT
+
+
+def _line(entry: _Entry, row: Row | None) -> tuple[ReportLine, str]:
+    """Write one row; return it with the unit of its figures."""
+    figure, wanted = entry.figure, entry.columns.split()
+    scale = scale_for(figure.metric, [getattr(figure, column) for column in wanted])
+    texts = {
+        column: _number(figure, column, scale) if column in wanted else "" for column in COLUMNS
+    }
+    limit = ""
+    if entry.ceiling is not None:
+        limit = scale_for(figure.metric, [entry.ceiling]).limit(entry.ceiling) + entry.words
+    trace = next((t for t in row.traces if t.metric == figure.metric), None) if row else None
+    ring = _ring(figure, scale, trace, row.ceiling) if entry.ringed and row and trace else None
+    return ReportLine(entry.label, "", **texts, limit=limit, trace=trace, ring=ring), scale.unit
+
+
+def _number(figure: Figure, column: str, scale: Scale) -> str:
+    value = getattr(figure, column)
+    if value is None:
+        return "n/a"
+    return span_text(scale, figure.peak_low if column == "peak" else None, value)
+
+
+def _ring(
+    figure: Figure, scale: Scale, trace: Trace, ceiling: float
+) -> tuple[float, float] | None:
+    """Find where the peak lies on the time axis, if a reading caught it."""
+    known = [(h, -index) for index, h in enumerate(trace.heights) if h is not None]
+    if figure.peak is None or not known or min(known)[0] == max(known)[0]:
+        return None
+    height, negative = max(known)
+    if scale.number(height * ceiling) != scale.number(figure.peak):
+        return None
+    return (0.5 - negative) / len(trace.heights), height

@@ -1,0 +1,274 @@
+"""The sentences of a report: what can be said of a cell, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..sample import Device
+from ..summary import DeviceSummary, Figure
+from ..units import MIB, duration, quantity
+from .report_parts import Fold, Sentence
+from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
+from .strips import scale_of
+from .wording import clean, short_name
+
+if TYPE_CHECKING:
+    from ..profiles import Profile
+
+__all__ = ["device_title", "fold_idle", "verdict"]
+
+_UTIL = "gpu_utilization_ratio"
+_USED = "gpu_memory_used_bytes"
+_ALLOCATED = "torch_allocated_bytes"
+_WORTH_SAYING = 0.05
+_SAME_BYTES = 16 * MIB
+_LONGEST_NAME = 40
+_HELD_BY = {
+    "power cap": "the power cap",
+    "hardware slowdown": "a hardware slowdown",
+    "sync boost": "sync boost",
+    "thermal (software)": "heat (software)",
+    "thermal (hardware)": "heat (hardware)",
+    "power brake": "the power brake",
+}
+
+
+def device_title(device: Device) -> str:
+    """Name a GPU in full: ``GPU 0 · H200 · cuda:0``."""
+    name = short_name(device.name)
+    if len(name) > _LONGEST_NAME:
+        name = name[: _LONGEST_NAME - 1].rstrip() + "…"
+    return " · ".join(x for x in (clean(device.label), name, device.torch_label) if x)
+
+
+# -- GPUs that did nothing ------------------------------------------------------------------
+
+
+def _sampled(figure: Figure) -> list[float]:
+    peak = figure.peak if figure.peak_low is None else figure.peak_low
+    return [v for v in (figure.start, peak, figure.end) if v is not None]
+
+
+def _steady(figure: Figure, tolerance: float) -> bool:
+    values = _sampled(figure)
+    return not values or max(values) - min(values) <= tolerance
+
+
+def _state(gpu: DeviceSummary) -> str:
+    """Say in a word what a GPU did that needs no rows, or nothing if it does."""
+    util = gpu.figure(_UTIL)
+    if not (_steady(gpu.figure(_ALLOCATED), 0) and _steady(gpu.figure(_USED), _SAME_BYTES)):
+        return ""
+    if util.peak == 0:
+        return "idle"
+    return TOO_SHORT if util.peak is None and util.reason.startswith(TOO_SHORT) else ""
+
+
+def fold_idle(
+    gpus: Sequence[DeviceSummary],
+) -> tuple[tuple[DeviceSummary, ...], tuple[Fold, ...]]:
+    """Split GPUs into those that get rows and lines for the others; one at least gets rows."""
+    states = {gpu.device.id: _state(gpu) for gpu in gpus}
+    shown = [gpu for gpu in gpus if not states[gpu.device.id]]
+    if not shown:
+        shown = [gpu for gpu in gpus if gpu.device.torch_index == 0][:1] or list(gpus[:1])
+    rest = [gpu for gpu in gpus if gpu not in shown]
+    folds = []
+    for state in dict.fromkeys(states[gpu.device.id] for gpu in rest):
+        group = [gpu for gpu in rest if states[gpu.device.id] == state]
+        folds.append(Fold(_labels([gpu.device for gpu in group]), _folded(state, group)))
+    return tuple(shown), tuple(folds)
+
+
+def _folded(state: str, group: Sequence[DeviceSummary]) -> str:
+    used = [values[-1] for gpu in group if (values := _sampled(gpu.figure(_USED)))]
+    if not used:
+        return state
+    scale = scale_for(_USED, used)
+    each = " each" if len(group) > 1 else ""
+    return f"{state}, {span_text(scale, min(used), max(used))} {scale.unit} used{each}"
+
+
+def _labels(devices: Sequence[Device]) -> str:
+    """Name GPUs briefly: ``GPU 1, 3 to 7``."""
+    numbers = [d.nvml_index for d in devices if d.nvml_index is not None]
+    if len(numbers) < len(devices):
+        return ", ".join(clean(d.label) for d in devices)
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    ]
+    return "GPU " + ", ".join(texts)
+
+
+# -- the verdict ----------------------------------------------------------------------------
+
+
+def verdict(profile: Profile, shown: Sequence[DeviceSummary]) -> tuple[Sentence, ...]:
+    """Say what the cell did, then what held it back or misleads."""
+    found = [*_ending(profile), _use(profile, shown)]
+    found += _held_back(profile.summary.gpus)
+    if profile.streams == "busy":
+        found.append(Sentence(
+            "Kernels were still running when the cell ended;",
+            " the time is that of launching them: `--sync` waits.", finding=True,
+        ))
+    if profile.summary.truncated_s:
+        missing = duration(profile.summary.truncated_s)
+        found.append(Sentence(
+            f"The first {missing} are missing:",
+            " the recording no longer holds them; figures are of the rest.", finding=True,
+        ))
+    return tuple(found)
+
+
+def _ending(profile: Profile) -> list[Sentence]:
+    wall = duration(profile.wall_s)
+    if profile.exit == "error":
+        return [Sentence(f"The cell failed after {wall}; the figures are of the time until then.")]
+    if profile.exit == "interrupted":
+        text = f"The cell was interrupted after {wall}; the figures are of the time until then."
+        return [Sentence(text)]
+    return []
+
+
+def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
+    gpus, wall = profile.summary.gpus, duration(profile.wall_s)
+    if not gpus:
+        return Sentence(_host(profile, wall))
+    if len(gpus) == 1:
+        return Sentence(_one(gpus[0], "The GPU", wall))
+    used = [gpu for gpu in shown if not _state(gpu)]
+    if len(used) == 1:
+        return Sentence(f"Of {len(gpus)} GPUs one was used: " + _one(used[0], "", wall))
+    if not used and all(_state(gpu) == "idle" for gpu in gpus):
+        return Sentence(f"None of the {len(gpus)} GPUs was used: GPU-Util 0 % throughout.")
+    return Sentence(_several(used or shown, len(gpus), wall))
+
+
+def _one(gpu: DeviceSummary, subject: str, wall: str) -> str:
+    subject = subject or clean(gpu.device.label)
+    util = gpu.figure(_UTIL)
+    if util.mean is None:
+        return _unknown(util, subject, wall)
+    if util.peak == 0:
+        return _unused(gpu, subject)
+    memory = _memory(gpu)
+    return f"{subject} was busy {_share(util.mean)} of {wall} (GPU-Util)" + (
+        f"; {memory}." if memory else "."
+    )
+
+
+def _share(mean: float) -> str:
+    return "less than 1 %" if 0 < mean < 0.005 else quantity(mean, "ratio")
+
+
+def _unknown(util: Figure, subject: str, wall: str) -> str:
+    if util.reason.startswith(TOO_SHORT):
+        return f"{wall} is too short to say how busy {_inside(subject)} was."
+    return f"How busy {_inside(subject)} was is not known."
+
+
+def _inside(subject: str) -> str:
+    return "the GPU" if subject == "The GPU" else subject
+
+
+def _unused(gpu: DeviceSummary, subject: str) -> str:
+    if _state(gpu):
+        figure = gpu.figure(_USED)
+        values = _sampled(figure)
+        if not values:
+            return f"{subject} was not used: GPU-Util 0 % throughout."
+        scale = scale_for(_USED, values)
+        held = f"{scale.number(values[-1])} {scale.unit}"
+        return f"{subject} was not used: GPU-Util 0 % throughout, memory steady at {held}."
+    figure = gpu.figure(_ALLOCATED)
+    word = "tensors"
+    if _steady(figure, 0):
+        figure, word = gpu.figure(_USED), "memory in use"
+    text = f"GPU-Util of {_inside(subject)} stayed at 0 %"
+    if figure.start is None or figure.end is None:
+        return f"{text}; {word} changed."
+    scale = scale_for(figure.metric, [figure.start, figure.end])
+    before, after = scale.number(figure.start), scale.number(figure.end)
+    return f"{text}; {word} went from {before} to {after} {scale.unit}."
+
+
+def _memory(gpu: DeviceSummary) -> str:
+    """Say how much memory was used at most: torch's tensors if known, else all of it."""
+    figure, subject, verb = gpu.figure(_ALLOCATED), "tensors", "reached"
+    if figure.peak is None:
+        figure, subject = gpu.figure(_USED), "memory in use"
+    elif figure.peak_exact or figure.peak_low is not None:
+        verb = "took at most"
+    if figure.peak is None:
+        return ""
+    scale = scale_for(figure.metric, [figure.peak])
+    peak, total = scale.number(figure.peak), limit_of(gpu.device, _USED)
+    if figure.peak_low is not None and span_text(scale, figure.peak_low, figure.peak) != peak:
+        verb, peak = "peaked at", span_text(scale, figure.peak_low, figure.peak)
+    if total is None:
+        return f"{subject} {verb} {peak} {scale.unit}"
+    whole = scale_for(_USED, [total])
+    unit = "" if whole.unit == scale.unit else f" {scale.unit}"
+    return f"{subject} {verb} {peak}{unit} of {whole.limit(total)}"
+
+
+def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
+    known = [(gpu.figure(_UTIL).mean, gpu) for gpu in used]
+    means = [(mean, gpu) for mean, gpu in known if mean is not None]
+    if not means:
+        return _unknown(used[0].figure(_UTIL), f"{count} GPUs", wall).replace(" was", " were")
+    highest, busiest = max(means, key=lambda item: item[0])
+    lowest = min(mean for mean, _ in means)
+    subject = f"{count} GPUs" if len(means) == count else f"{len(means)} of {count} GPUs"
+    spread = span_text(scale_of(_UTIL), lowest, highest)
+    text = f"{subject} were busy {spread} % of {wall} (GPU-Util)"
+    if spread != span_text(scale_of(_UTIL), None, highest):
+        text += f", {clean(busiest.device.label)} the most"
+    fullest = max(used, key=lambda gpu: max(_sampled(gpu.figure(_ALLOCATED)), default=0.0))
+    memory = _memory(fullest)
+    return f"{text}; {memory} on {clean(fullest.device.label)}." if memory else f"{text}."
+
+
+def _host(profile: Profile, wall: str) -> str:
+    host = profile.summary.host
+    text = "This cell ran on the host"
+    cpu = cpu_figure(host) if host is not None else None
+    if host is None or cpu is None or cpu.mean is None:
+        return f"{text} for {wall}; no GPU was measured."
+    scale, cores = scale_of(cpu.metric), limit_of(host.device, cpu.metric)
+    text += f": {scale.number(cpu.mean)} "
+    text += f"of {scale.limit(cores)} on average" if cores else "cores on average"
+    rss = host.figure("process_rss_bytes")
+    if rss.peak is not None:
+        size = scale_for(rss.metric, [rss.peak])
+        text += f", its process up to {size.number(rss.peak)} {size.unit} of RAM"
+    return f"{text}; no GPU was measured."
+
+
+def _held_back(gpus: Sequence[DeviceSummary]) -> list[Sentence]:
+    """Say where clocks were held back for at least a twentieth of the time, and by what."""
+    held = sorted(
+        ((gpu.throttling.ratio, gpu) for gpu in gpus if gpu.throttling.ratio is not None),
+        key=lambda item: -item[0],
+    )
+    held = [(ratio, gpu) for ratio, gpu in held if ratio >= _WORTH_SAYING]
+    if not held:
+        return []
+    ratio, gpu = held[0]
+    shares = gpu.throttling.by_reason
+    names = sorted((n for n in shares if shares[n] >= _WORTH_SAYING), key=lambda n: -shares[n])
+    by = " and ".join(_HELD_BY.get(name, name) for name in names[:2])
+    whose = "Clocks" if len(gpus) == 1 else f"{clean(gpu.device.label)}'s clocks"
+    lead = f"{whose} were held back {quantity(ratio, 'ratio')} of the time"
+    rest = f" by {by}" if by else ""
+    if len(held) > 1:
+        rest += f"; those of {_labels([gpu.device for _, gpu in held[1:]])} less"
+    return [Sentence(lead, f"{rest}.", finding=True)]

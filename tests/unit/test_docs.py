@@ -1,0 +1,16 @@
+"""The docs say what the code does."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_metrics_page() -> None:
+    """docs/metrics.md is what METRICS writes."""
+    page = runpy.run_path(str(ROOT / "docs" / "make_metrics.py"))["page"]()
+    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page, (
+        "run python docs/make_metrics.py"
+    )
