@@ -166,6 +166,12 @@ class Session:
         """Who claims sampling at present."""
         return tuple(lease.who for lease in self._leases)
 
+    def refresh(self) -> None:
+        """Take changed settings over to the sampler that runs."""
+        with self._lock:
+            if self._leases:
+                self._set_periods()
+
     def _adjust(self) -> None:
         """Run the sampler that the leases ask for, or none."""
         if not self.alive:

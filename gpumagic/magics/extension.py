@@ -47,6 +47,7 @@ class Extension:
 
             self._session = Session(self.settings, shell=self.shell)
             install(self._session)
+            self.settings.observe(self._interval_changed, "interval_s")
         return self._session
 
     def register(self) -> None:
@@ -74,8 +75,13 @@ class Extension:
         if session is not None:
             from ..session import install
 
+            self.settings.unobserve(self._interval_changed, "interval_s")
             session.close()
             install(None)
+
+    def _interval_changed(self, change: object) -> None:
+        if self._session is not None:
+            self._session.refresh()
 
     # -- cells ----------------------------------------------------------------------------
 

@@ -79,8 +79,8 @@ def _start(extension: Extension, options: Any) -> None:
         raise UsageError(f"%gpuwatch: --speed is {options.speed:g}; it goes from 0.01 to 10000")
     settings = extension.settings
     chosen = WatchOptions(
-        gpus=parse_gpus(options.gpus or settings.gpus),
-        strips=parse_strips(options.metrics or settings.metrics),
+        gpus=parse_gpus(settings.gpus if options.gpus is None else options.gpus),
+        strips=parse_strips(settings.metrics if options.metrics is None else options.metrics),
         interval_s=options.interval,
         window_s=options.window or settings.window_s,
         renderer=options.renderer or settings.renderer,

@@ -86,5 +86,7 @@ class JsonLines:
     def _finish(self, end: Callable[[], None]) -> None:
         try:
             end()
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            self.error = self.error or error
+        except ValueError as error:  # closed by its owner
             self.error = self.error or OSError(str(error))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import escape
+from itertools import groupby
 
 from .report_model import Report
-from .report_parts import COLUMNS, Fact, Fold, Group, ReportLine, Section, Sentence, Strip
+from .report_parts import COLUMNS, Fact, Group, ReportLine, Section, Strip
 from .spark import spark_svg
 
 __all__ = ["write_html"]
@@ -21,11 +22,12 @@ color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;
 --i:currentColor;--l:var(--jp-ui-font-color2,#7a7a7a)}
 .gpm p{margin:0 0 6px;font-size:13px;line-height:19px;color:inherit}
 .gpm .head{display:flex;gap:10px;margin:2px 0 8px;line-height:19px}
-.gpm .head b{font-size:14px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-.gpm .head span{white-space:nowrap}.gpm .head :last-child{margin-left:auto}
+.gpm .head>*{white-space:nowrap;flex-shrink:0}
+.gpm .head b,.gpm .head :last-child{flex-shrink:1;overflow:hidden;text-overflow:ellipsis}
+.gpm .head b{font-size:14px}.gpm .head :last-child{margin-left:auto}
 .gpm .l{color:var(--l)}.gpm .small{font-size:11px;line-height:15px;color:var(--l)}
 .gpm b{font-weight:600}
-.gpm code{font-size:12px;padding:1px 4px;border-radius:3px;color:inherit;
+.gpm code{white-space:nowrap;font-size:12px;padding:1px 4px;border-radius:3px;color:inherit;
 background:var(--jp-layout-color2,rgba(128,128,128,.15))}
 .gpm i{display:inline-block;width:7px;height:7px;margin-right:4px;background:#2f7fc1}
 .gpm .outer{opacity:.42}.gpm .middle{opacity:.68}
@@ -42,7 +44,7 @@ background:none;color:inherit}
 .gpm table .w{white-space:normal;text-align:left}
 .gpm table thead th,.gpm table .lim,.gpm table .n{font-size:11px;color:var(--l)}
 .gpm table .lim,.gpm table .n{text-align:left}
-.gpm table .lim{min-width:64px}.gpm table .s{width:100%;min-width:120px;padding-right:6px}
+.gpm table .lim{min-width:64px}.gpm table .two{line-height:14px;padding-top:3px}.gpm table .s{width:100%;min-width:120px;padding-right:6px}
 .gpm table .t th{padding-top:12px;font-weight:600}
 .gpm table .ax td{font-size:10.5px;color:var(--l);line-height:14px}
 .gpm table .ax div{display:flex;justify-content:space-between}
@@ -52,7 +54,7 @@ background:none;color:inherit}
 .gpm .rule{fill:var(--jp-border-color1,#bdbdbd)}
 .gpm .ring{fill:var(--jp-layout-color0,#fff);stroke:var(--i);stroke-width:1.6}
 .gpm .o{width:5px;height:5px;border:1.5px solid;margin-right:5px;border-radius:50%;background:none}
-.gpm .facts span{display:inline-block;margin-right:24px;color:var(--l)}
+.gpm .facts span{display:inline-block;margin-right:20px;color:var(--l)}
 .gpm .facts em{font-style:normal;color:var(--jp-ui-font-color1,inherit)}
 """
 
@@ -63,7 +65,7 @@ def write_html(report: Report) -> str:
     parts = [
         f"<style>{style}</style>",
         _head(report),
-        *(_sentence(sentence) for sentence in report.verdict),
+        *_verdict(report),
         _table(report),
         *(_group(group) for group in report.groups),
         f'<p class="small">{escape(report.evidence)}</p>' if report.evidence else "",
@@ -91,10 +93,15 @@ def _code(text: str) -> str:
     )
 
 
-def _sentence(sentence: Sentence) -> str:
-    if not sentence.finding:
-        return f"<p>{_code(sentence.text)}</p>"
-    return f'<p><i class="mark"></i><b>{_code(sentence.lead)}</b>{_code(sentence.rest)}</p>'
+def _verdict(report: Report) -> Iterator[str]:
+    """Write plain sentences as one paragraph and each finding as its own."""
+    for finding, sentences in groupby(report.verdict, key=lambda sentence: sentence.finding):
+        if not finding:
+            yield f"<p>{' '.join(_code(sentence.text) for sentence in sentences)}</p>"
+            continue
+        for sentence in sentences:
+            lead, rest = _code(sentence.lead), _code(sentence.rest)
+            yield f'<p><i class="mark"></i><b>{lead}</b>{rest}</p>'
 
 
 # -- the table ------------------------------------------------------------------------------
@@ -111,12 +118,14 @@ def _table(report: Report) -> str:
     return (
         f'<table><thead><tr><th></th><th class="s"></th>{columns}'
         f'<th class="lim" scope="col">limit</th></tr></thead>'
-        f'<tbody>{"".join(rows)}{"".join(map(_fold, report.folded))}{axis}</tbody></table>'
+        f'<tbody>{"".join(rows)}{axis}</tbody></table>'
     )
 
 
 def _section(section: Section) -> Iterator[str]:
-    if section.title:
+    if section.summary:
+        yield _wide(f"<b>{escape(section.title)}</b>", escape(section.summary))
+    elif section.title:
         yield f'<tr class="t"><th colspan="7" scope="rowgroup">{escape(section.title)}</th></tr>'
     for strip in section.strips:
         if strip.bare:
@@ -125,7 +134,8 @@ def _section(section: Section) -> Iterator[str]:
             continue
         for index, line in enumerate(strip.lines):
             place = ("f c" if len(strip.lines) == 1 else "f") if index == 0 else ""
-            yield _line(line, _spark(strip) if index == 0 else "", place)
+            spark = _spark(strip) if index == 0 else ""
+            yield _line(line, spark, place, key=len(strip.lines) > 1)
 
 
 def _wide(label: str, text: str) -> str:
@@ -133,10 +143,6 @@ def _wide(label: str, text: str) -> str:
         f'<tr><th class="f w" scope="row">{label}</th>'
         f'<td class="f w n" colspan="6">{text}</td></tr>'
     )
-
-
-def _fold(fold: Fold) -> str:
-    return _wide(f"<b>{escape(fold.label)}</b>", escape(fold.text))
 
 
 def _spark(strip: Strip) -> str:
@@ -152,11 +158,11 @@ def _spark(strip: Strip) -> str:
     return f'<td class="s f"{span}>{spark_svg(strip.row, height, ring)}</td>'
 
 
-def _line(line: ReportLine, spark: str, place: str) -> str:
+def _line(line: ReportLine, spark: str, place: str, *, key: bool) -> str:
     """Write one row; ``place`` has the classes of a strip's first row."""
     first = f' class="{place}"' if place else ""
     swatch = ""
-    if line.trace is not None and line.trace.style != "line":
+    if key and line.trace is not None and line.trace.style != "line":
         swatch = f'<i class="{line.trace.style}"></i>'
     unit = f' <span class="l">{escape(line.unit)}</span>' if line.unit else ""
     cells = [f'<th{first} scope="row">{swatch}{escape(line.label)}{unit}</th>', spark]
@@ -165,6 +171,7 @@ def _line(line: ReportLine, spark: str, place: str) -> str:
         grey = f'<span class="l">{figure}</span>' if figure == "n/a" else figure
         cells.append(f"<td{first}>{ring}{grey}</td>")
     limit = "<br>".join(escape(text) for text in (line.limit, line.top) if text)
+    place = "two" if line.limit and line.top else place
     cells.append(f'<td class="{f"lim {place}".strip()}">{limit}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 

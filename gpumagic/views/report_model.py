@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..summary import DeviceSummary
 from ..units import duration
 from .report_evidence import evidence, facts, notes
-from .report_parts import Fold, Group, ReportLine, Section, Sentence, Strip
+from .report_parts import Group, ReportLine, Section, Sentence, Strip
 from .report_rows import gpu_section, host_section
 from .report_words import device_title, fold_idle, verdict
 from .wording import clean, short_name
@@ -29,8 +29,7 @@ class Report:
     """All that a report says.
 
     ``number`` is empty where ``name`` is the number already. ``failed`` is true for a cell
-    that raised. ``folded`` are the GPUs that need no rows of their own. ``groups`` are single
-    figures, one group a GPU. ``evidence`` is what the figures rest on, ``notes`` what is odd
+    that raised. ``groups`` are single figures, one group a GPU. ``evidence`` is what the figures rest on, ``notes`` what is odd
     about devices.
     """
 
@@ -42,7 +41,6 @@ class Report:
     devices: str
     verdict: tuple[Sentence, ...]
     sections: tuple[Section, ...]
-    folded: tuple[Fold, ...]
     groups: tuple[Group, ...]
     evidence: str
     notes: tuple[str, ...]
@@ -52,7 +50,7 @@ def build_report(profile: Profile) -> Report:
     """Say what a profile holds, in human units."""
     gpus = profile.summary.gpus
     shown, folded = fold_idle(gpus)
-    sections = _sections(profile, shown)
+    sections = _sections(profile, shown, folded)
     name = clean(profile.name)
     number = profile.span.label if profile.number is not None else ""
     return Report(
@@ -64,20 +62,22 @@ def build_report(profile: Profile) -> Report:
         devices=_devices(gpus),
         verdict=verdict(profile, shown),
         sections=sections,
-        folded=folded,
         groups=facts(shown, _told(sections), titled=len(gpus) > 1),
         evidence=evidence(profile, [x for s in sections for t in s.strips for x in t.lines]),
         notes=notes(gpus),
     )
 
 
-def _sections(profile: Profile, gpus: tuple[DeviceSummary, ...]) -> tuple[Section, ...]:
+def _sections(
+    profile: Profile, gpus: tuple[DeviceSummary, ...], folded: tuple[Section, ...]
+) -> tuple[Section, ...]:
     summary = profile.summary
     several = len(summary.gpus) > 1
     found = [
         gpu_section(gpu, device_title(gpu.device) if several else "", profile.scene)
         for gpu in gpus
     ]
+    found += folded
     if not gpus:
         reason = (profile.reasons or {}).get("nvml") or "none was measured"
         found.append(Section("", (Strip((ReportLine("GPU"),), None, clean(reason)),)))

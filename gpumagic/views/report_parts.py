@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .parts import Row, Trace
 
-__all__ = ["COLUMNS", "Fact", "Fold", "Group", "ReportLine", "Section", "Sentence", "Strip"]
+__all__ = ["COLUMNS", "Fact", "Group", "ReportLine", "Section", "Sentence", "Strip"]
 
 COLUMNS = ("start", "mean", "peak", "end")
 """The columns of figures; the limit stands after them."""
@@ -71,18 +71,15 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The strips of one device; ``title`` is empty where the header names the device."""
+    """The strips of one device; ``title`` is empty where the header names the device.
+
+    Devices that need no rows share a section without strips: ``title`` is "GPU 1 to 7" and
+    ``summary`` "idle, 0.4 GiB used each".
+    """
 
     title: str
-    strips: tuple[Strip, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Devices that share one line: "GPU 1 to 7" and "idle, 0.4 GiB used"."""
-
-    label: str
-    text: str
+    strips: tuple[Strip, ...] = ()
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from textwrap import wrap
 
 from .report_model import Report
@@ -20,8 +21,10 @@ _LABEL = 16
 def write_text(report: Report) -> str:
     """Write a report as lines of text; a finding begins with ``!``."""
     lines = [_head(report)]
-    for sentence in report.verdict:
-        lines += _wrapped(sentence.text.replace("`", ""), "! " if sentence.finding else "")
+    for finding, sentences in groupby(report.verdict, key=lambda sentence: sentence.finding):
+        texts = [sentence.text.replace("`", "") for sentence in sentences]
+        for text in texts if finding else [" ".join(texts)]:
+            lines += _wrapped(text, "! " if finding else "")
     lines += ["", *_table(report), ""]
     for group in report.groups:
         lines += _group(group)
@@ -59,12 +62,12 @@ def _table(report: Report) -> Iterator[str]:
     yield "  ".join([" " * label, *([" " * cells] if cells else []), *heads, "limit"])
     for section in report.sections:
         yield from _section(section, label, cells, widths)
-    for fold in report.folded:
-        yield from _wrapped(f"{fold.label}: {fold.text}", "")
 
 
 def _section(section: Section, label: int, cells: int, widths: list[int]) -> Iterator[str]:
-    if section.title:
+    if section.summary:
+        yield from _wrapped(f"{section.title:<{label}}  {section.summary}", "")
+    elif section.title:
         yield section.title
     for strip in section.strips:
         if strip.bare:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..sample import Device
 from ..summary import DeviceSummary, Figure
 from ..units import MIB, duration, quantity
-from .report_parts import Fold, Sentence
+from .report_parts import Section, Sentence
 from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
 from .strips import scale_of
 from .wording import clean, short_name
@@ -67,8 +67,8 @@ def _state(gpu: DeviceSummary) -> str:
 
 def fold_idle(
     gpus: Sequence[DeviceSummary],
-) -> tuple[tuple[DeviceSummary, ...], tuple[Fold, ...]]:
-    """Split GPUs into those that get rows and lines for the others; one at least gets rows."""
+) -> tuple[tuple[DeviceSummary, ...], tuple[Section, ...]]:
+    """Split GPUs into those that get rows and sections in a line for the others."""
     states = {gpu.device.id: _state(gpu) for gpu in gpus}
     shown = [gpu for gpu in gpus if not states[gpu.device.id]]
     if not shown:
@@ -77,7 +77,8 @@ def fold_idle(
     folds = []
     for state in dict.fromkeys(states[gpu.device.id] for gpu in rest):
         group = [gpu for gpu in rest if states[gpu.device.id] == state]
-        folds.append(Fold(_labels([gpu.device for gpu in group]), _folded(state, group)))
+        title = _labels([gpu.device for gpu in group])
+        folds.append(Section(title, summary=_folded(state, group)))
     return tuple(shown), tuple(folds)
 
 
