@@ -7,7 +7,7 @@ cell that is too short for a figure gets none, and the reason instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from .metrics import CLOCK_EVENT_REASONS, METRICS, THROTTLE_REASONS, Metric, throttle_names
@@ -191,7 +191,11 @@ def _device(
             continue
         if metric.source != "host" and device.kind == "host":
             continue
-        figures[metric.name] = _figure(recording, span, device, metric, reasons)
+        figure = _figure(recording, span, device, metric, reasons)
+        if metric.source == "allocator" and not cuda_at_start and figure.measured:
+            # The allocator came into being inside the span: before, it held nothing.
+            figure = replace(figure, start=0.0)
+        figures[metric.name] = figure
     for name, counter in _PEAK_COUNTERS.items():
         if name in figures:
             figures[name] = _with_peak_counter(figures[name], figures[counter], cuda_at_start)
@@ -292,6 +296,8 @@ def _why_absent(
         return reasons[metric.source]
     if metric.source == "allocator":
         return "torch has not initialised CUDA on this GPU in this process"
+    if span.end - span.start > 3 * recording.periods.get(metric.source, 0.1):
+        return "the device gave no value"
     return "too short to say: no reading fell into the cell"
 
 

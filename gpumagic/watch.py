@@ -23,6 +23,7 @@ DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 """The recording that ``--replay demo`` shows: a training run on an H200."""
 
 _TEXT_PERIOD_S = 1.0
+_TWIN_SCALE = 2
 _SLOWEST_S = 5.0
 
 
@@ -286,8 +287,11 @@ class Watch:
 def _twin(scene: Scene) -> dict[str, Any]:
     from .views import png, text
 
-    picture = base64.b64encode(png.render(scene)).decode("ascii")
-    return {"image/png": picture, "width": round(scene.width), "text/plain": text.render(scene)}
+    picture = png.render(scene, scale=_TWIN_SCALE)
+    # The picture has a margin around the scene; its header says how wide it is with it.
+    width = int.from_bytes(picture[16:20], "big") // _TWIN_SCALE
+    encoded = base64.b64encode(picture).decode("ascii")
+    return {"image/png": encoded, "width": width, "text/plain": text.render(scene)}
 
 
 def _needs_parent() -> bool:

@@ -39,8 +39,7 @@ _LINE, _MARK, _DOT, _LIMIT = 1.5, 1.0625, 4.25, 3.0
 _STYLE = f"""<style>
 .gpumagic-live .bqplot {{ pointer-events: none; background: transparent; }}
 .gpumagic-live .line-elem {{ shape-rendering: crispEdges; }}
-.gpumagic-live .line-elem[stroke-width="{_LINE}"] {{ shape-rendering: auto; }}
-.gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
+.gpumagic-live .line-elem[stroke-width="{_LINE}"], .gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
   shape-rendering: auto; stroke-linecap: round; }}
 .gpumagic-live .line-elem[stroke-width="{_MARK}"] {{ stroke-dasharray: 1 2; }}
 </style>"""

@@ -26,6 +26,8 @@ with quiet():
 __all__ = ["WidgetView", "close_all", "exact", "html", "picture", "quiet"]
 
 _PLACE = "1 / 1"
+_MARGIN_PX = 8
+"""That of the PNG: nothing jumps when the view stops."""
 
 
 def exact(width: float, height: float) -> dict[str, str]:
@@ -83,7 +85,7 @@ class WidgetView:
         self._closed = self._still = False
         with quiet():
             self.root = ipywidgets.GridBox(
-                layout={"margin": "0", "padding": "0", "overflow": "auto hidden"}
+                layout={"margin": "0", "padding": f"{_MARGIN_PX}px", "overflow": "auto hidden"}
             )
             self.root.add_class("gpumagic-live")
             try:
@@ -128,10 +130,10 @@ class WidgetView:
         image = (
             f'<img src="data:image/png;base64,{bundle["image/png"]}"'
             f' width="{bundle["width"]}" alt="{escape(bundle["text/plain"])}"'
-            ' style="display:block;max-width:none">'
+            f' style="display:block;max-width:none;margin:-{_MARGIN_PX}px">'
         )
         with quiet():
-            self._put(html(image, {"margin": "0", "grid_area": _PLACE}))
+            self._put(html(image, {"margin": "0", "overflow": "visible", "grid_area": _PLACE}))
 
     def close(self) -> None:
         """Close every model of the view."""

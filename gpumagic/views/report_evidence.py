@@ -38,6 +38,8 @@ def facts(
             fact for fact in _count(gpu.figure("torch_ooms_count"), "out of memory")
             if fact.value != "0"
         ]
+        if all(fact.value == "n/a" and not fact.rest for fact in found):
+            continue  # the table has said why
         groups.append(Group(clean(gpu.device.label) if titled else "", tuple(found)))
     return tuple(groups)
 

@@ -44,7 +44,8 @@ background:none;color:inherit}
 .gpm table .w{white-space:normal;text-align:left}
 .gpm table thead th,.gpm table .lim,.gpm table .n{font-size:11px;color:var(--l)}
 .gpm table .lim,.gpm table .n{text-align:left}
-.gpm table .lim{min-width:64px}.gpm table .two{line-height:14px;padding-top:3px}.gpm table .s{width:100%;min-width:120px;padding-right:6px}
+.gpm table .lim{min-width:64px}.gpm table .two{line-height:14px;padding-top:3px}
+.gpm table .s{width:100%;min-width:120px;padding-right:6px}
 .gpm table .t th{padding-top:12px;font-weight:600}
 .gpm table .ax td{font-size:10.5px;color:var(--l);line-height:14px}
 .gpm table .ax div{display:flex;justify-content:space-between}
@@ -139,8 +140,9 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _wide(label: str, text: str) -> str:
+    wraps = " w" if len(label) > 24 else ""
     return (
-        f'<tr><th class="f w" scope="row">{label}</th>'
+        f'<tr><th class="f{wraps}" scope="row">{label}</th>'
         f'<td class="f w n" colspan="6">{text}</td></tr>'
     )
 

@@ -5,7 +5,8 @@ HTML and text write one :class:`Report`, so that they cannot drift apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..summary import DeviceSummary
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Report", "build_report"]
 
 _LONGEST_NAME = 48
+_AS_ABOVE = "as above"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class Report:
     """All that a report says.
 
     ``number`` is empty where ``name`` is the number already. ``failed`` is true for a cell
-    that raised. ``groups`` are single figures, one group a GPU. ``evidence`` is what the figures rest on, ``notes`` what is odd
-    about devices.
+    that raised. ``groups`` are single figures, one group a GPU. ``evidence`` is what the
+    figures rest on, ``notes`` what is odd about devices.
     """
 
     name: str
@@ -83,6 +85,20 @@ def _sections(
         found.append(Section("", (Strip((ReportLine("GPU"),), None, clean(reason)),)))
     if summary.host is not None:
         found.append(host_section(summary.host, "Host" if several else "", profile.scene))
+    return _once(found)
+
+
+def _once(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Let each reason stand once: for the next device it is as above."""
+    told: set[str] = set()
+    found = []
+    for section in sections:
+        strips = tuple(
+            replace(strip, missing=_AS_ABOVE) if strip.bare and strip.missing in told else strip
+            for strip in section.strips
+        )
+        told |= {strip.missing for strip in section.strips if strip.bare}
+        found.append(replace(section, strips=strips))
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ _WIDTH = 100
 _SPARK = 24
 _FIGURE = 6
 _LABEL = 16
+_LONGEST_LABEL = 20
 
 
 def write_text(report: Report) -> str:
@@ -56,8 +57,12 @@ def _table(report: Report) -> Iterator[str]:
         for index in range(len(COLUMNS))
     ]
     beside = [t for s in report.sections for t in s.strips if not t.bare and (t.row or t.missing)]
-    cells = _SPARK if beside else 0
-    label = max([_LABEL, *(len(_label(line)) for line in lines)])
+    bare = [_bare_label(strip) for s in report.sections for strip in s.strips if strip.bare]
+    labels = [*map(_label, lines), *(text for text in bare if len(text) <= _LONGEST_LABEL)]
+    label = max([_LABEL, *map(len, labels)])
+    limit = max((len(_limit(line)) for line in lines), default=0)
+    room = _WIDTH - label - sum(widths) - limit - 2 * (len(widths) + 2)
+    cells = min(_SPARK, room) if beside else 0
     heads = [f"{name:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)]
     yield "  ".join([" " * label, *([" " * cells] if cells else []), *heads, "limit"])
     for section in report.sections:
@@ -82,8 +87,12 @@ def _section(section: Section, label: int, cells: int, widths: list[int]) -> Ite
             yield from _indented(reason, label)
 
 
+def _bare_label(strip: Strip) -> str:
+    return ", ".join(line.label for line in strip.lines)
+
+
 def _bare(strip: Strip, label: int) -> Iterator[str]:
-    name = ", ".join(line.label for line in strip.lines)
+    name = _bare_label(strip)
     text = f"n/a: {strip.missing}"
     if len(name) > label:
         yield from _wrapped(f"{name}  {text}", "")
@@ -101,6 +110,10 @@ def _label(line: ReportLine) -> str:
     return f"{line.label} {line.unit}".rstrip()
 
 
+def _limit(line: ReportLine) -> str:
+    return ", ".join(x for x in (line.limit, line.top) if x)
+
+
 def _drawn(line: ReportLine, cells: int) -> str:
     return bars(line.trace.heights, cells) if line.trace is not None else ""
 
@@ -109,7 +122,7 @@ def _line(line: ReportLine, label: int, spark: str, widths: list[int]) -> str:
     parts = [f"{_label(line):<{label}}", *([spark] if spark else [])]
     figures = zip(line.figures, widths, strict=True)
     parts += [f"{figure:>{width}}" for figure, width in figures]
-    parts.append(", ".join(x for x in (line.limit, line.top) if x))
+    parts.append(_limit(line))
     return "  ".join(parts).rstrip()
 
 

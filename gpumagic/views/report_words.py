@@ -233,7 +233,8 @@ def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
     text = f"{subject} were busy {spread} % of {wall} (GPU-Util)"
     if spread != span_text(scale_of(_UTIL), None, highest):
         text += f", {clean(busiest.device.label)} the most"
-    fullest = max(used, key=lambda gpu: max(_sampled(gpu.figure(_ALLOCATED)), default=0.0))
+    metric = _ALLOCATED if any(gpu.figure(_ALLOCATED).measured for gpu in used) else _USED
+    fullest = max(used, key=lambda gpu: max(_sampled(gpu.figure(metric)), default=0.0))
     memory = _memory(fullest)
     return f"{text}; {memory} on {clean(fullest.device.label)}." if memory else f"{text}."
 
