@@ -404,7 +404,7 @@ class RowFiguresView(BqplotView):
         figures = []
         top = scene.height
         for number, row in enumerate(scene.rows):
-            low = top - (scene.rows + [None])[number + 1].top if number + 1 < len(scene.rows) else 0
+            low = top - scene.rows[number + 1].top if number + 1 < len(scene.rows) else 0
             high = top - row.top if number else top
             scales = dict(self.scales)
             scales["y"] = bqplot.LinearScale(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_INTERVAL_S = (0.02, 3600.0)
 _SOURCES = ("nvml", "nvml_slow", "host")
 # What NVML answers slowly and psutil's walk through /proc are read once a second at most.
 _SLOW_S = 1.0
@@ -145,6 +144,7 @@ def _autoload(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from .clock import Clock
+    from .options import check_interval
     from .recording import Recording
     from .sampler import Sampler
     from .sinks.jsonl import JsonLines
@@ -152,7 +152,7 @@ def _record(options: argparse.Namespace) -> int:
 
     ended: SimpleQueue[str] = SimpleQueue()
     with _signals(ended.put):
-        interval = _checked_interval(options.interval)
+        interval = check_interval(options.interval)
         duration = _checked_duration(options.duration)
         gpus = _checked_gpus(options.gpus)
         recording = Recording(max_samples=2)
@@ -170,7 +170,7 @@ def _record(options: argparse.Namespace) -> int:
         start = clock()
         sampler.start()
         try:
-            _wait(ended, clock, start + duration, sampler, target)
+            _wait(ended, clock, start + duration, sampler, target, sink)
         finally:
             sampler.stop()
             sink.close()
@@ -179,7 +179,8 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _wait(
-    ended: SimpleQueue[str], clock: Callable[[], float], end: float, sampler: Sampler, target: Any
+    ended: SimpleQueue[str], clock: Callable[[], float], end: float, sampler: Sampler, target: Any,
+    sink: Any,
 ) -> None:
     """Return when a signal or an error came, the time is over, or nobody reads any more."""
     while sampler.running:
@@ -189,6 +190,7 @@ def _wait(
         try:
             ended.get(timeout=min(rest, _LOOK_S))
         except Empty:
+            sink.flush()
             if not isinstance(target, str) and _reader_is_gone(target):
                 return
         else:
@@ -210,13 +212,6 @@ def _summary(sink: Any, seconds: float, out: str) -> int:
         return 1
     _say(f"gpumagic record: {sink.lines} lines in {duration(seconds)} to {name}")
     return 0
-
-
-def _checked_interval(value: float) -> float:
-    low, high = _INTERVAL_S
-    if not low <= value <= high:  # also turns NaN away
-        raise SettingError(f"--interval is {value:g}; it goes from {low:g} to {high:g} seconds")
-    return value
 
 
 def _checked_duration(value: float | None) -> float:

@@ -139,7 +139,8 @@ def pair(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> Pairing:
         if order is not None:
             return Pairing(order)
     pairing = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"), gpus)
-    alike = len({gpu.name for gpu in gpus}) <= 1
+    whole = {gpu.name for gpu in gpus if gpu.parent is None}
+    alike = len(whole) <= 1
     by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
     if len(gpus) > 1 and not (alike or by_bus or by_uuid):

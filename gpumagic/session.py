@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
 from .errors import DeviceError
+from .options import check_interval, parse_gpus
 from .recording import Recording
 from .sample import Mark, Span, SpanStatus
-from .settings import GpuMagic, check_interval, parse_gpus
+from .settings import GpuMagic
 from .sources import Source, make_sources
 
 if TYPE_CHECKING:

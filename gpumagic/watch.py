@@ -25,6 +25,8 @@ DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 _TEXT_PERIOD_S = 1.0
 _TWIN_SCALE = 2
 _SLOWEST_S = 5.0
+_FEWEST_TICKS = 24
+"""A page may take some updates to draw a new view rightly, also of a replay that is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,9 @@ class Watch:
 
     def _tick(self) -> None:
         self._view.update(self.scene())
-        if self._content.over() and self._refresher is not None:
-            self._refresher.period_s = 3600.0
+        refresher = self._refresher
+        if self._content.over() and refresher is not None and refresher.ticks >= _FEWEST_TICKS:
+            refresher.period_s = 3600.0
 
     def _tick_text(self) -> None:
         from .views import text

@@ -62,13 +62,13 @@ def _checked(check: Callable[[float], float]) -> Callable[[str], float]:
 
 def interval(text: str) -> float:
     """Read a sampling interval in seconds."""
-    from ..settings import check_interval
+    from ..options import check_interval
 
     return _checked(check_interval)(text)
 
 
 def window(text: str) -> float:
     """Read a window in seconds."""
-    from ..settings import check_window
+    from ..options import check_window
 
     return _checked(check_window)(text)

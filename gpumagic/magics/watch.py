@@ -70,7 +70,7 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
 
 
 def _start(extension: Extension, options: Any) -> None:
-    from ..settings import parse_gpus, parse_strips
+    from ..options import parse_gpus, parse_strips
     from ..watch import Watch, WatchOptions
 
     if options.replay and options.record:

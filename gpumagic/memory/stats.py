@@ -12,14 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from ..devices import Gpu, cuda_module, pair
 from ..errors import DeviceError, SourceUnavailable
-from ..sources.allocator import allocator_values, torch_devices
+from ..sources.allocator import allocator_values, is_native, torch_devices
 from ..sources.nvml_library import Nvml
-from ..sources.nvml_slow import split_memory
+from ..sources.nvml_slow import process_memory
 from ..units import quantity
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
 
 CUDA_BUILD = "install a CUDA build of torch: https://pytorch.org/get-started/locally"
 
-_NATIVE_ONLY = {"torch_requested_bytes", "torch_inactive_split_bytes"}
 
 _OWN = "CUDA context and other non-torch memory of this process"
 _NOT_TORCH = "memory that neither torch nor another process holds by the driver's account"
@@ -263,11 +261,9 @@ def allocator_stats(device: int | None = None) -> AllocatorReport:
 
 
 def _torch_figures(cuda: Any, index: int) -> dict[str, Any]:
-    known = allocator_values(cuda.memory_stats_as_nested_dict(index))
+    stats = cuda.memory_stats_as_nested_dict(index)
+    known = allocator_values(stats, native=is_native(cuda))
     names = {field.name for field in fields(AllocatorStats)}
-    backend = getattr(cuda, "get_allocator_backend", None)
-    if backend is not None and backend() != "native":
-        names -= _NATIVE_ONLY  # the other backend answers 0, which means nothing
     values: dict[str, Any] = {k: int(v) for k, v in known.items() if k in names}
     reserved, allocated, active, split = (
         values.get(f"torch_{name}_bytes")
@@ -316,19 +312,8 @@ def _card_figures(nvml: Nvml, gpu: Gpu, handle: Any) -> dict[str, Any]:
     if info is not None and info.total:
         values["gpu_memory_total_bytes"] = int(info.total)
         values["gpu_memory_used_bytes"] = int(info.used)
-    values |= {name: int(value) for name, value in _process_figures(nvml, handle).items()}
+    values |= {name: int(value) for name, value in process_memory(nvml, handle)[0].items()}
     return values
-
-
-def _process_figures(nvml: Nvml, handle: Any) -> Mapping[str, float]:
-    used: dict[int, int | None] = {}
-    for kind in ("Compute", "Graphics"):
-        processes, _ = nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle)
-        if processes is None and kind == "Compute":
-            return {}
-        used.update({p.pid: p.usedGpuMemory for p in processes or ()})
-    visible = [pid for pid in used if Path(f"/proc/{pid}").exists()]
-    return split_memory(list(used.items()), os.getpid(), visible)
 
 
 def _outside_torch(values: Mapping[str, Any], reason: str) -> dict[str, Any]:

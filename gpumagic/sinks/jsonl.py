@@ -71,6 +71,13 @@ class JsonLines:
             if self._on_error is not None:
                 self._on_error(self.error)
 
+    def flush(self) -> None:
+        """Write what waits for a companion of its tick, and what the file's buffer holds."""
+        with self._lock:
+            if self._open:
+                self._write(self._encoder.flush())
+                self._finish(self._file.flush)
+
     def close(self) -> None:
         """End the stream: write what waits and close a file of our own."""
         self._unsubscribe()

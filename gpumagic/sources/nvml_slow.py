@@ -18,7 +18,7 @@ from . import Clock
 from .nvml import chosen_gpus
 from .nvml_library import GONE_REASONS, UNINITIALISED, Nvml, reason_of
 
-__all__ = ["NvmlSlowSource", "split_memory"]
+__all__ = ["NvmlSlowSource", "process_memory", "split_memory"]
 
 _HIDDEN = "the driver gives no process of this PID namespace (a container, or WSL)"
 
@@ -48,6 +48,20 @@ def split_memory(
 def _visible(pids: Sequence[int]) -> list[int]:
     """Return those of some PIDs that exist in this PID namespace, as far as /proc tells."""
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def process_memory(nvml: Nvml, handle: Any) -> tuple[dict[str, float], str]:
+    """Return a GPU's memory of this process and of others in bytes, or nothing and a reason.
+
+    From ``nvmlDeviceGetComputeRunningProcesses`` and the same for graphics (30 us each).
+    """
+    used: dict[int, int | None] = {}
+    for kind in ("Compute", "Graphics"):
+        processes, reason = nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle)
+        if processes is None and kind == "Compute":
+            return {}, reason
+        used.update({p.pid: p.usedGpuMemory for p in processes or ()})
+    return split_memory(list(used.items()), os.getpid(), _visible(list(used))), _HIDDEN
 
 
 class NvmlSlowSource:
@@ -98,7 +112,7 @@ class NvmlSlowSource:
             else:
                 values["gpu_energy_joules"] = millijoules * 1e-3
             await asyncio.sleep(0)
-            memory, reason = self._memory(handle)
+            memory, reason = process_memory(self._nvml, handle)
             if not memory:
                 absent["gpu_process_memory_bytes"] = reason
                 absent["gpu_other_processes_memory_bytes"] = reason
@@ -106,19 +120,6 @@ class NvmlSlowSource:
             if values or memory:
                 yield Sample(time, gpu.uuid, self.name, values | memory)
             await asyncio.sleep(0)
-
-    def _memory(self, handle: Any) -> tuple[dict[str, float], str]:
-        used: dict[int, int | None] = {}
-        for function in (
-            "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
-        ):
-            processes, reason = self._nvml.ask(function, handle)
-            if processes is None:
-                if function == "nvmlDeviceGetComputeRunningProcesses":
-                    return {}, reason
-                continue
-            used.update({process.pid: process.usedGpuMemory for process in processes})
-        return split_memory(list(used.items()), os.getpid(), _visible(list(used))), _HIDDEN
 
     def close(self) -> None:
         """Shut NVML down as often as it was initialised here."""

@@ -9,6 +9,9 @@ a hidden tab. It has these traits of its own:
   array shrinks. So arrays are finite, never empty, and keep their length; if that has to change,
   the figure is made anew.
 * Every mark is a message of its own, so that all series of one colour share a mark.
+* When the figure gets its size, a transition may end after newer data have been drawn, with the
+  older ones in place. So at first every mark is drawn again and again: the last point, which is
+  never seen, moves.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ _STYLE = f"""<style>
 .gpumagic-live .line-elem {{ shape-rendering: crispEdges; }}
 .gpumagic-live .line-elem[stroke-width="{_LINE}"], .gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
   shape-rendering: auto; stroke-linecap: round; }}
+.gpumagic-live .widget-html [stroke-dasharray] {{ display: none; }}
 .gpumagic-live .line-elem[stroke-width="{_MARK}"] {{ stroke-dasharray: 1 2; }}
 </style>"""
 
@@ -48,6 +52,9 @@ _STEPS = 16
 """Heights travel as whole sixteenths of a pixel: half the bytes of a float32."""
 
 _FEWEST_SLOTS = 4
+_UNSETTLED = 20
+"""How many updates it may take until the page has laid out a new figure."""
+
 _ORDER = ("outer", "middle over outer", "middle", "inner", "line", "mark", "limit", "dot")
 
 
@@ -186,9 +193,11 @@ def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
     ):
         slots[name] = _slots(len(pieces), slots.get(name, _FEWEST_SLOTS))
         parts[name].append(_segments(pieces, slots[name], width))
+    unseen = np.zeros(1), np.array([scene.height]), np.zeros(1)
     found = {}
     for name in _ORDER:
         if name in parts:
+            parts[name].append(unseen)
             x, y, width = (np.concatenate(arrays) for arrays in zip(*parts[name], strict=True))
             rising = np.clip(np.rint(_STEPS * (scene.height - y)), 0, 0xFFFF)
             found[name] = Lines(
@@ -205,6 +214,7 @@ class BqplotView(WidgetView):
         self._sent: dict[str, Lines] = {}
         self._marks: dict[str, Any] = {}
         self._size = (0.0, 0.0)
+        self._unsettled = 0
         self._text: Any = None
         self._sheet: Any = None
         super().__init__(scene)
@@ -217,6 +227,10 @@ class BqplotView(WidgetView):
                 self._make(scene, lines, text)
             return
         self._text.value = text
+        if self._unsettled:
+            self._unsettled -= 1
+            for part in lines.values():
+                part.y[-1] = self._unsettled % 2
         for name, new in lines.items():
             mark, old = self._marks[name], self._sent[name]
             with mark.hold_sync():
@@ -258,5 +272,6 @@ class BqplotView(WidgetView):
         )
         self._text = html(text, size)
         self._sent = lines
+        self._unsettled = _UNSETTLED
         self._size = scene.width, scene.height
         self._put(self._sheet, self._text, figure)

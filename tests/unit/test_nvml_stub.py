@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import nvml_stub
 import pytest
+
+import nvml_stub
 from nvml_stub import H200, LEGACY, MEASURED_DELAYS_US, UNIFIED, NvmlStub
 
 pytestmark = pytest.mark.skipif(nvml_stub.compiler() is None, reason="needs Linux and gcc")

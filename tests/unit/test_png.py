@@ -6,11 +6,11 @@ import io
 
 import pytest
 from PIL import Image
-from scene_examples import NOW, START, training
 
 from gpumagic.views import png
 from gpumagic.views.scene import Scene, build_scene
 from gpumagic.views.svg import COLOURS
+from scene_examples import NOW, START, training
 
 
 def minute(gpus: int = 1, **more: object) -> Scene:

@@ -9,6 +9,17 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
+
+from gpumagic.errors import DeviceError, SettingError
+from gpumagic.metrics import METRICS
+from gpumagic.recording import Recording
+from gpumagic.sample import Gap, Mark, Sample, Span
+from gpumagic.views.bins import Grid, fill, merge
+from gpumagic.views.drawing import shapes
+from gpumagic.views.scene import Row, Scene, build_scene
+from gpumagic.views.shapes import Text
+from gpumagic.views.strips import STRIPS
+from gpumagic.views.wording import SMALL, short_name, text_width, wrap
 from scene_examples import (
     GIB,
     LENGTH,
@@ -21,17 +32,6 @@ from scene_examples import (
     training,
     with_gap,
 )
-
-from gpumagic.errors import DeviceError, SettingError
-from gpumagic.metrics import METRICS
-from gpumagic.recording import Recording
-from gpumagic.sample import Gap, Mark, Sample, Span
-from gpumagic.views.bins import Grid, fill, merge
-from gpumagic.views.drawing import shapes
-from gpumagic.views.scene import Row, Scene, build_scene
-from gpumagic.views.shapes import Text
-from gpumagic.views.strips import STRIPS
-from gpumagic.views.wording import SMALL, short_name, text_width, wrap
 
 
 def scene(recording: Recording, **more: object) -> Scene:

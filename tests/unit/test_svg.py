@@ -7,11 +7,11 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from scene_examples import GIB, NOW, START, empty, feed, gpu, training, with_gap
 
 from gpumagic.sample import Mark, Sample, Span
 from gpumagic.views import svg
 from gpumagic.views.scene import Scene, build_scene
+from scene_examples import GIB, NOW, START, empty, feed, gpu, training, with_gap
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text><script>alert(1)</script>\"'&"

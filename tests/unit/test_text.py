@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from scene_examples import NOW, START, empty, feed, gpu, training, with_gap
 
 from gpumagic.recording import Recording
 from gpumagic.sample import Sample, Span
 from gpumagic.views import text
 from gpumagic.views.scene import Scene, build_scene
+from scene_examples import NOW, START, empty, feed, gpu, training, with_gap
 
 NOTICE = "GPU 0 has been idle for 20 s; `%gpumem` names what holds its memory."
 

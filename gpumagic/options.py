@@ -1,0 +1,48 @@
+"""Options that magics, settings and the command line share, and what they may be."""
+
+from __future__ import annotations
+
+from .errors import SettingError
+
+__all__ = ["check_interval", "check_window", "parse_gpus", "parse_strips"]
+
+_INTERVAL_S = (0.02, 3600.0)
+_WINDOW_S = (5.0, 7 * 86400.0)
+
+
+def _within(name: str, value: float, bounds: tuple[float, float], remedy: str) -> float:
+    low, high = bounds
+    if not low <= value <= high:  # also turns NaN away
+        raise SettingError(f"{name} is {value:g} s; it goes from {low:g} to {high:g} s. {remedy}")
+    return value
+
+
+def check_interval(value: float) -> float:
+    """Return a sampling interval in seconds, or raise :class:`SettingError` out of bounds."""
+    remedy = "NVML renews its values every 0.1 to 0.2 s, so 0.1 sees all"
+    return _within("the interval", float(value), _INTERVAL_S, remedy)
+
+
+def check_window(value: float) -> float:
+    """Return a window in seconds, or raise :class:`SettingError` out of bounds."""
+    return _within("the window", float(value), _WINDOW_S, "60 is the default")
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """Split a list of GPUs, e.g. ``0,1``, ``GPU-8f3a``, ``cuda:0``, ``all`` or ``usable``."""
+    names = tuple(part.strip() for part in text.replace(",", " ").split())
+    if not names:
+        raise SettingError("no GPU is named: give indices, UUIDs, cuda:N, all or usable")
+    return names
+
+
+def parse_strips(text: str) -> tuple[str, ...]:
+    """Split a list of strips by their short names, e.g. ``util,mem``."""
+    from .views.strips import STRIPS
+
+    names = tuple(part.strip().lower() for part in text.replace(",", " ").split())
+    wrong = [name for name in names if name not in STRIPS]
+    if wrong or not names:
+        known = ", ".join(STRIPS)
+        raise SettingError(f"no strip {', '.join(wrong) or 'is named'}; there are: {known}")
+    return names
