@@ -217,8 +217,10 @@ class Session:
 
     @property
     def watch_cpu_s(self) -> float:
-        """Processor seconds that sampling has used in this session."""
-        return self._cpu_before + (self._sampler.cpu_s if self._sampler is not None else 0.0)
+        """Processor seconds that sampling and drawing have used in this session."""
+        sampler, watch = self._sampler, self.watch
+        running = sampler.cpu_s if sampler is not None else 0.0
+        return self._cpu_before + running + (watch.cpu_s if watch is not None else 0.0)
 
     def reasons(self) -> dict[str, str]:
         """Why each source that gives nothing at present gives nothing."""
@@ -254,6 +256,7 @@ class Session:
         watch, self.watch = self.watch, None
         if watch is None:
             return False
+        self._cpu_before += watch.cpu_s
         watch.stop()
         return True
 

@@ -278,6 +278,11 @@ class Watch:
         elif self._view is not None:
             self._view.close()
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds that drawing has used."""
+        return self._refresher.cpu_s if self._refresher is not None else 0.0
+
     def status(self) -> str:
         """Say in words what is shown and how the view keeps its time."""
         refresher = self._refresher

@@ -9,9 +9,9 @@ a hidden tab. It has these traits of its own:
   array shrinks. So arrays are finite, never empty, and keep their length; if that has to change,
   the figure is made anew.
 * Every mark is a message of its own, so that all series of one colour share a mark.
-* When the figure gets its size, a transition may end after newer data have been drawn, with the
-  older ones in place. So at first every mark is drawn again and again: the last point, which is
-  never seen, moves.
+* It does not draw new widths by themselves; and when the figure gets its size, a transition may
+  end after newer data have been drawn, with the older ones in place. So the last point, which
+  is never seen, moves with new widths, and at each of the first updates.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ __all__ = ["BqplotView", "Lines", "lines_of"]
 
 _Array: TypeAlias = npt.NDArray[Any]
 _Piece: TypeAlias = tuple[_Array, _Array, _Array]
+_Straight: TypeAlias = tuple[float, float, float, float]
 
 # Widths in pixels say in the style sheet what a segment is; no column is as wide.
-_LINE, _MARK, _DOT, _LIMIT = 1.5, 1.0625, 4.25, 3.0
+_LINE, _MARK, _DOT, _LIMIT = 1.375, 1.0625, 4.25, 3.0
+_INK, _LABEL = COLOURS["light"]["ink"], COLOURS["light"]["label"]
 _STYLE = f"""<style>
 .gpumagic-live .bqplot {{ pointer-events: none; background: transparent; }}
 .gpumagic-live .line-elem {{ shape-rendering: crispEdges; }}
-.gpumagic-live .line-elem[stroke-width="{_LINE}"], .gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
-  shape-rendering: auto; stroke-linecap: round; }}
+.gpumagic-live .line-elem[stroke-width="{_LINE}"] {{ shape-rendering: auto; }}
+.gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
+  shape-rendering: auto; stroke: var(--jp-ui-font-color1, {_INK}); stroke-linecap: round; }}
+.gpumagic-live .line-elem[stroke-width="{_MARK}"] {{
+  shape-rendering: auto; stroke: var(--jp-ui-font-color2, {_LABEL}); stroke-dasharray: 1 2; }}
 .gpumagic-live .widget-html [stroke-dasharray] {{ display: none; }}
-.gpumagic-live .line-elem[stroke-width="{_MARK}"] {{ stroke-dasharray: 1 2; }}
 </style>"""
 
 _STEPS = 16
@@ -71,8 +75,8 @@ def _colours() -> dict[str, str]:
         "outer": _rgba(use, OPACITY["outer"]), "middle": _rgba(use, OPACITY["middle"]),
         "middle over outer": _rgba(use, over), "inner": use,
         "line": light["line"], "limit": light["limit"],
-        "mark": f"var(--jp-ui-font-color2, {light['label']})",
-        "dot": f"var(--jp-ui-font-color1, {light['ink']})",
+        # In the style sheet too, with the page's variables, which old ipywidgets refuse here.
+        "mark": _LABEL, "dot": _INK,
     }
 
 
@@ -100,11 +104,12 @@ def _line(row: Row, heights: _Array) -> _Piece:
     """Return a line from edge to edge of each stretch of columns that has heights.
 
     The point of the first column of a gap, which is not seen, ends the stretch before it.
+    Points are on whole pixels: elsewhere the joints of a flat line are paler than the rest.
     """
     count = len(heights)
     pitch = (row.panel.x1 - row.panel.x0) / count
     unknown = np.isnan(heights)
-    x = row.panel.x0 + (np.arange(count + 2) - 0.5) * pitch
+    x = np.floor(row.panel.x0 + (np.arange(count + 2) - 0.5) * pitch)
     y = row.top + row.height * (1 - np.nan_to_num(heights[[0, *range(count), -1]]))
     x[0], x[-1] = row.panel.x0, row.panel.x1
     ends = np.flatnonzero(unknown[1:] & ~unknown[:-1]) + 1
@@ -124,7 +129,7 @@ def _dot(row: Row, heights: _Array) -> _Piece:
     return np.array([x, x + 0.01]), np.array([y, y]), np.array([_DOT if known else 0.0, 0.0])
 
 
-def _segments(pieces: Iterable[tuple[float, ...]], slots: int, width: float) -> _Piece:
+def _segments(pieces: Iterable[_Straight], slots: int, width: float) -> _Piece:
     """Return straight pieces (x1, y1, x2, y2), with empty ones up to a constant count."""
     found = list(pieces)
     table = np.zeros((slots, 4))
@@ -147,8 +152,8 @@ def _bottom(scene: Scene, panel: Panel) -> float:
     return max(ends, default=scene.plot_bottom)
 
 
-def _held(scene: Scene) -> list[tuple[float, ...]]:
-    found = []
+def _held(scene: Scene) -> list[_Straight]:
+    found: list[_Straight] = []
     for row in scene.rows:
         for part in row.limited:
             left = row.panel.x(part.x0)
@@ -156,7 +161,7 @@ def _held(scene: Scene) -> list[tuple[float, ...]]:
     return found
 
 
-def _marked(scene: Scene) -> list[tuple[float, ...]]:
+def _marked(scene: Scene) -> list[_Straight]:
     return [
         (panel.x(mark.x), scene.band_top - 1, panel.x(mark.x), _bottom(scene, panel))
         for panel in scene.panels for mark in scene.marks
@@ -198,10 +203,12 @@ def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
     for name in _ORDER:
         if name in parts:
             parts[name].append(unseen)
-            x, y, width = (np.concatenate(arrays) for arrays in zip(*parts[name], strict=True))
-            rising = np.clip(np.rint(_STEPS * (scene.height - y)), 0, 0xFFFF)
+            all_x, all_y, all_width = zip(*parts[name], strict=True)
+            rising = np.rint(_STEPS * (scene.height - np.concatenate(all_y)))
             found[name] = Lines(
-                x.astype(np.float32), rising.astype(np.uint16), width.astype(np.float32)
+                np.concatenate(all_x).astype(np.float32),
+                np.clip(rising, 0, 0xFFFF).astype(np.uint16),
+                np.concatenate(all_width).astype(np.float32),
             )
     return found
 
@@ -216,6 +223,7 @@ class BqplotView(WidgetView):
         self._size = (0.0, 0.0)
         self._unsettled = 0
         self._text: Any = None
+        self._figure: Any = None
         self._sheet: Any = None
         super().__init__(scene)
 
@@ -227,12 +235,11 @@ class BqplotView(WidgetView):
                 self._make(scene, lines, text)
             return
         self._text.value = text
-        if self._unsettled:
-            self._unsettled -= 1
-            for part in lines.values():
-                part.y[-1] = self._unsettled % 2
+        self._unsettled = max(0, self._unsettled - 1)
         for name, new in lines.items():
             mark, old = self._marks[name], self._sent[name]
+            redraw = self._unsettled > 0 or not np.array_equal(old.width, new.width)
+            new.y[-1] = 1 - old.y[-1] if redraw else old.y[-1]
             with mark.hold_sync():
                 for trait in ("x", "y", "width"):
                     array = getattr(new, trait)
@@ -264,7 +271,7 @@ class BqplotView(WidgetView):
             )
             for name, part in lines.items()
         }
-        figure = bqplot.Figure(
+        self._figure = bqplot.Figure(
             marks=list(self._marks.values()), scale_x=scales["x"], scale_y=scales["y"],
             fig_margin={"top": 0, "bottom": 0, "left": 0, "right": 0}, padding_x=0.0,
             padding_y=0.0, background_style={"fill": "transparent"}, display_toolbar=False,
@@ -274,4 +281,4 @@ class BqplotView(WidgetView):
         self._sent = lines
         self._unsettled = _UNSETTLED
         self._size = scene.width, scene.height
-        self._put(self._sheet, self._text, figure)
+        self._put(self._sheet, self._text, self._figure)

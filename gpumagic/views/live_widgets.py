@@ -136,9 +136,9 @@ class WidgetView:
             self._put(html(image, {"margin": "0", "overflow": "visible", "grid_area": _PLACE}))
 
     def close(self) -> None:
-        """Close every model of the view."""
+        """Close every model of the view, also of one that could not be made."""
         self._closed = True
-        close_all(self.root)
+        close_all(*vars(self).values())
 
 
 def _page() -> object:

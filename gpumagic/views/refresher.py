@@ -23,6 +23,7 @@ class Refresher:
 
     When a tick takes long beside a busy cell, the pause is at least as long, so that drawing takes
     at most half of the thread's time. A tick that raises ends the thread with ``error`` set.
+    ``cpu_s`` is the processor time that the thread has used, in seconds.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Refresher:
     ) -> None:
         self.period_s = period_s
         self.ticks = 0
+        self.cpu_s = 0.0
         self.error: BaseException | None = None
         self._tick = tick
         self._context = contextvars.copy_context() if inherit_context else None
@@ -50,6 +52,7 @@ class Refresher:
                 self.error = error.with_traceback(None)
                 return
             self.ticks += 1
+            self.cpu_s = time.thread_time()
             now = time.perf_counter()
             deadline = max(deadline + self.period_s, now + (now - begun) * _PAUSE_PER_WORK)
             self._stop.wait(max(0.0, deadline - now))

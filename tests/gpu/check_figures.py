@@ -22,9 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from training import Job
-
 import gpumagic
+from training import Job
 
 QUERY = (
     "utilization.gpu,memory.used,power.draw.average,power.draw,temperature.gpu,clocks.sm,"
@@ -133,7 +132,10 @@ def main() -> int:
     peak_reserved = torch.cuda.max_memory_reserved()
     allocated_after = torch.cuda.memory_allocated()
     used_after = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used
-    lines = [line for line in smi.stop() if begun_epoch + 1.2 <= line[0] <= ended_epoch]
+    inside = [line for line in smi.stop() if begun_epoch <= line[0] <= ended_epoch]
+    # GPU-Util speaks of up to 0.4 s before the reading, power of up to 1.1 s.
+    recent = [line for line in inside if line[0] >= begun_epoch + 0.4]
+    lines = [line for line in inside if line[0] >= begun_epoch + 1.1]
 
     report = profiled.to_dict()
     gpu = next(d for d in report["devices"] if d["device"] != "host")
@@ -146,13 +148,13 @@ def main() -> int:
         return None if value is None else value * scale
 
     used = column(lines, 1)
-    throttled = [int(f[6], 16) & 0xEC != 0 for _, f in lines if f[6].startswith("0x")]
+    throttled = [int(f[6], 16) & 0xFC != 0 for _, f in inside if f[6].startswith("0x")]
     wall = ended - begun
     cpu = (cpu1.ru_utime + cpu1.ru_stime - cpu0.ru_utime - cpu0.ru_stime) / wall
     rows = [
         Row("wall time", report["wall_s"], wall, "time.perf_counter", "s", 0.05),
         Row("GPU-Util, mean", figure("gpu_utilization_ratio", "mean", 100),
-            mean(column(lines, 0)), "nvidia-smi every 100 ms", "%", 3.0),
+            mean(column(recent, 0)), "nvidia-smi every 100 ms", "%", 3.0),
         Row("GPU-Util, max", figure("gpu_utilization_ratio", "peak", 100),
             max(column(lines, 0), default=None), "nvidia-smi every 100 ms", "%", 2.0),
         Row("memory used, start", figure("gpu_memory_used_bytes", "start", 1 / gib),
@@ -174,12 +176,14 @@ def main() -> int:
         Row("energy", metrics["gpu_energy_joules"].get("joules"), (energy1 - energy0) / 1e3,
             "the counter's own difference", "J",
             metrics["gpu_energy_joules"].get("bound_joules", 0.0)),
-        Row("power, mean", metrics["gpu_energy_joules"].get("mean_watts"),
-            mean(column(lines, 2)) or mean(column(lines, 3)), "nvidia-smi every 100 ms", "W", 25.0),
+        Row("power, mean of samples", figure("gpu_power_watts", "mean"),
+            mean(column(lines, 2)) or mean(column(lines, 3)), "nvidia-smi every 100 ms", "W", 10.0),
+        Row("power, mean of energy", metrics["gpu_energy_joules"].get("mean_watts"),
+            (energy1 - energy0) / 1e3 / wall, "the counter over the clock", "W", 5.0),
         Row("temperature, max", figure("gpu_temperature_celsius", "peak"),
             max(column(lines, 4), default=None), "nvidia-smi every 100 ms", "°C", 1.0),
         Row("SM clock, mean", figure("gpu_sm_clock_hertz", "mean", 1e-6),
-            mean(column(lines, 5)), "nvidia-smi every 100 ms", "MHz", 30.0),
+            mean(column(inside, 5)), "nvidia-smi every 100 ms", "MHz", 30.0),
         Row("throttled", gpu["throttled"].get("ratio", 0) * 100,
             mean([100.0 * t for t in throttled]), "nvidia-smi every 100 ms", "%", 4.0),
         Row("CPU of this process", host["metrics"]["process_cpu_ratio"].get("mean"), cpu,

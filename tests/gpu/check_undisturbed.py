@@ -70,8 +70,6 @@ def no_context() -> None:
     print(gpumagic.allocator_stats())
     print(gpumagic.free_memory())
     assert not torch.cuda.is_initialized(), "CUDA was initialised"
-    if not torch.cuda.is_available() and os.path.exists("/dev/nvidia0"):
-        raise AssertionError("torch sees no GPU")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_use_cuda, args=(queue,))

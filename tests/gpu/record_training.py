@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import torch
-from training import Job
 
 import gpumagic
 from gpumagic.session import current
+from training import Job
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
+
 from nvml_stub import NvmlStub, compiler
 
 HEAVY = ("torch", "bqplot", "ipywidgets", "numpy", "pandas", "PIL", "psutil", "pynvml")
