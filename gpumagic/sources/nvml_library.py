@@ -24,9 +24,7 @@ __all__ = ["SLOW_CALL_S", "Nvml", "QuickCall", "reason_of"]
 SLOW_CALL_S = 0.005
 """A call that takes longer than this is slow."""
 
-_SLOW_IN_A_ROW = 3
-# One slow call can be the scheduler's doing: on a machine with more workers than cores the
-# thread loses its core in the middle of a quick call every few seconds.
+_RETRY_S = 60.0
 
 _SUCCESS = 0
 
@@ -78,12 +76,14 @@ def _import_pynvml() -> ModuleType:
 
 
 class QuickCall:
-    """One NVML function, called with the GIL kept until it is slow three times in a row.
+    """One NVML function, called with the GIL kept until it once takes over 5 ms.
 
-    Returns NVML's code and never raises; ``demoted`` tells that it releases the GIL now.
+    Then it releases the GIL, for a minute: the slow call can also have been the scheduler's
+    doing, on a machine with more workers than cores, and a call that is slow by itself then
+    holds Python up for some milliseconds a minute at the most. Returns NVML's code and never raises; ``demoted`` tells that it releases the GIL now.
     """
 
-    __slots__ = ("_call", "_clock", "_release", "_slow", "demoted", "symbol")
+    __slots__ = ("_clock", "_keep", "_release", "_retry_at", "demoted", "symbol")
 
     def __init__(
         self,
@@ -94,19 +94,22 @@ class QuickCall:
     ) -> None:
         self.symbol = symbol
         self.demoted = False
-        self._slow = 0
-        self._call = keep
+        self._keep = keep
         self._release = release
         self._clock = clock
+        self._retry_at = 0.0
 
     def __call__(self, *arguments: Any) -> int:
         start = self._clock()
-        code = self._call(*arguments)
-        if not self.demoted:
-            self._slow = self._slow + 1 if self._clock() - start > SLOW_CALL_S else 0
-            if self._slow == _SLOW_IN_A_ROW:
-                self.demoted = True
-                self._call = self._release
+        if self.demoted:
+            if start < self._retry_at:
+                return self._release(*arguments)
+            self.demoted = False
+        code = self._keep(*arguments)
+        end = self._clock()
+        if end - start > SLOW_CALL_S:
+            self.demoted = True
+            self._retry_at = end + _RETRY_S
         return code
 
 

@@ -195,6 +195,7 @@ def test_close_ends_everything(session: Session) -> None:
     """close freezes the watch, drops the leases and stops the sampler; a late release is fine."""
     class Watch:
         stopped = 0
+        cpu_s = 0.5
 
         def stop(self) -> None:
             self.stopped += 1
@@ -208,6 +209,7 @@ def test_close_ends_everything(session: Session) -> None:
     session.close()
     assert watch.stopped == 1
     assert not session.stop_watch()
+    assert session.watch_cpu_s >= 0.5, "what the view has used is part of the session's"
 
 
 def test_processor_time_is_kept_over_samplers(session: Session) -> None:
