@@ -47,6 +47,7 @@ def _version() -> str:
 
 def _round(value: float, unit: str) -> float | int:
     """Drop digits that no device measures, so that lines stay short."""
+    value = float(value)  # a constant can be an int, which has no is_integer before 3.12
     if value.is_integer():
         return int(value)
     return round(value, 4 if unit in ("ratio", "cores") else 3)

@@ -14,6 +14,7 @@ from .session import Lease, Session
 from .sinks.jsonl import JsonLines
 from .units import duration
 from .views.parts import State
+from .views.readings import elapsed
 from .views.refresher import Refresher
 from .views.scene import Scene, build_scene
 
@@ -71,7 +72,7 @@ class _Live:
     @property
     def caption(self) -> str:
         every = self.recording.periods.get("nvml", self.session.settings.interval_s)
-        return f"last {duration(self._options.window_s)}, every {every:g} s"
+        return f"last {elapsed(self._options.window_s)}, every {every:g} s"
 
     def gpus(self) -> list[str] | None:
         # By name each time: a GPU can come, and torch's index is known only after CUDA is up.
@@ -136,8 +137,9 @@ class _Replay:
 
     @property
     def caption(self) -> str:
-        speed = "" if self._options.speed == 1 else f", {self._options.speed:g} times as fast"
-        return f"{self._name}, {duration(self._end - self._start)}{speed}"
+        speed = self._options.speed
+        fast = "" if speed == 1 or self.over() else f", {speed:g} times as fast"
+        return f"{self._name}, {elapsed(self._end - self._start)}{fast}"
 
     def gpus(self) -> list[str] | None:
         return None
@@ -191,10 +193,11 @@ class Watch:
         start, end = content.freeze()
         caption = content.caption
         if content.state == "recording":
-            caption = f"{duration(end - start)}, {caption.partition(', ')[2]}"
+            caption = f"{elapsed(end - start)}, {caption.partition(', ')[2]}"
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
-            strips=self.options.strips, state="stopped", caption=caption,
+            strips=self.options.strips, caption=caption,
+            state="replay" if content.state == "replay" else "stopped",
             notice=content.notice(), reasons=content.reasons,
         )
 

@@ -77,13 +77,12 @@ def write_html(report: Report) -> str:
 
 def _head(report: Report) -> str:
     mark = '<i class="mark"></i>' if report.failed else ""
-    number = f'<span class="l">{escape(report.number)}</span>' if report.number else ""
-    return (
-        f'<div class="head"><b>{escape(report.name)}</b>{number}'
-        f'<span class="l">{escape(report.wall)}</span>'
-        f'<span class="l">{mark}{escape(report.exit)}</span>'
-        f'<span class="l">{escape(report.devices)}</span></div>'
-    )
+    parts = [text for text in (report.number, report.wall) if text]
+    plain = [f'<span class="l">{escape(text)}</span>' for text in parts]
+    plain.append(f'<span class="l">{mark}{escape(report.exit)}</span>')
+    plain.append(f'<span class="l">{escape(report.devices)}</span>')
+    # The spaces are for places that strip the styles, such as a notebook not yet trusted.
+    return f'<div class="head"><b>{escape(report.name)}</b> {" ".join(plain)}</div>'
 
 
 def _code(text: str) -> str:
@@ -113,7 +112,7 @@ def _table(report: Report) -> str:
     rows = [row for section in report.sections for row in _section(section)]
     drawn = any(strip.row is not None for s in report.sections for strip in s.strips)
     axis = (
-        '<tr class="ax"><td></td><td class="s"><div><span>0 s</span>'
+        '<tr class="ax"><td></td><td class="s"><div><span>0 s</span> '
         f'<span>{escape(report.wall)}</span></div></td><td colspan="5"></td></tr>'
     ) if drawn else ""
     return (
