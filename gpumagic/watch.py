@@ -26,6 +26,7 @@ DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 _TEXT_PERIOD_S = 1.0
 _TWIN_SCALE = 2
 _SLOWEST_S = 5.0
+_STOP_CELL_S = 1.0
 _FEWEST_TICKS = 24
 """A page may take some updates to draw a new view rightly, also of a replay that is over."""
 
@@ -100,6 +101,9 @@ class _Live:
     def freeze(self) -> tuple[float, float]:
         bounds = self.recording.bounds
         start, end = self.span()
+        cell = self.session.cell
+        if cell is not None and end - cell.start < _STOP_CELL_S:
+            end = cell.start - 1e-3  # the cell that stops the watch is no part of the picture
         # A watch that is younger than its window leaves no empty half of a picture.
         if bounds is not None:
             start = max(start, min(bounds[0], end - 5.0))
@@ -230,8 +234,14 @@ class Watch:
         self._run(self._tick, period_s)
 
     def _run(self, tick: Any, period_s: float) -> None:
-        self._refresher = Refresher(tick, period_s, inherit_context=_needs_parent())
+        self._refresher = Refresher(tick, period_s)
+        self.cell_began()
         self._refresher.start()
+
+    def cell_began(self) -> None:
+        """Let the updates from now on belong to the running cell, where that goes by context."""
+        if self._refresher is not None and _needs_parent():
+            self._refresher.follow()
 
     def _tick(self) -> None:
         self._view.update(self.scene())
@@ -270,16 +280,20 @@ class Watch:
             self._content.close()
         if self._refresher is None:
             return
-        twin = _twin(scene)
-        self._display(dict(twin), update=True)
-        if self._view is not None and self._view.lost():
-            # The page was reloaded: it has forgotten the display's id, so the picture stands
-            # under the cell that stops, and inside the widget that the page still shows.
-            self._view.replace(twin)
-            self._display_id = f"gpumagic-{uuid4().hex}"
-            self._display(dict(twin))
-        elif self._view is not None:
-            self._view.close()
+        keep = False
+        try:
+            twin = _twin(scene)
+            self._display(dict(twin), update=True)
+            keep = self._view is not None and self._view.lost()
+            if keep:
+                # The page was reloaded: it has forgotten the display's id, so the picture stands
+                # under the cell that stops, and inside the widget that the page still shows.
+                self._view.replace(twin)
+                self._display_id = f"gpumagic-{uuid4().hex}"
+                self._display(dict(twin))
+        finally:
+            if self._view is not None and not keep:
+                self._view.close()
 
     @property
     def cpu_s(self) -> float:
@@ -306,7 +320,7 @@ def _twin(scene: Scene) -> dict[str, Any]:
 
 
 def _needs_parent() -> bool:
-    """Tell whether this ipykernel fails to send from a context without the cell's (7.0 only)."""
+    """Tell whether this ipykernel fails to send from a context without a cell's (7.0 only)."""
     import sys
 
     version = getattr(sys.modules.get("ipykernel"), "__version__", "")

@@ -86,8 +86,10 @@ class _Canvas:
 
     def _box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
         (x0, y0), (x1, y1) = self._at((x, y)), self._at((x + width, y + height))
-        # Pillow's rectangle takes its far edge in.
-        self._draw.rectangle((round(x0), round(y0), round(x1) - 1, round(y1) - 1), colour)
+        # Pillow's rectangle takes its far edge in, and refuses one that lies before the near.
+        left, top = round(x0), round(y0)
+        far = max(left, round(x1) - 1), max(top, round(y1) - 1)
+        self._draw.rectangle((left, top, *far), colour)
 
     def _area(self, area: Area) -> None:
         for points in area.stretches:

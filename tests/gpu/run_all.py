@@ -22,6 +22,7 @@ def main() -> int:
         "doctor": ["-m", "gpumagic", "doctor"],
         "figures": [str(GPU / "check_figures.py"), "--out", str(out)],
         "notebook": [str(GPU / "run_notebook.py"), "--out", str(out)],
+        "devices": [str(GPU / "check_devices.py")],
         "undisturbed": [str(GPU / "check_undisturbed.py")],
         "reading": [str(ROOT / "benchmarks" / "reading.py"), "--out", str(out / "reading.json")],
         "record": [str(GPU / "record_training.py"), str(out / "h200-training.jsonl.gz")],

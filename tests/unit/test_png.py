@@ -94,3 +94,13 @@ def test_labels_of_scenes_need_few_replacements() -> None:
         for text in (row.label, row.limit, row.value, *(d.label for d in row.details))
     }
     assert all(png.writable(text) == text for text in words)
+
+
+def test_a_cell_that_began_just_now_is_drawn() -> None:
+    """A running cell of no width at the right edge of the axis is drawn like any other."""
+    recording = training()
+    recording.begin_span(NOW - 1e-4, number=99)
+    for late in (0.0, 0.003, 0.007):
+        scene = build_scene(recording, start=NOW - 60 + late, end=NOW + late)
+        assert any(band.running for band in scene.bands)
+        assert image(png.render(scene)).width > 0
