@@ -112,10 +112,10 @@ def _details(reading: Reading) -> tuple[Detail, ...]:
         style, word = part.layer.style, part.layer.word
         if part.present is None or style not in ("middle", "inner"):
             continue
-        if reading.workers is not None:
-            if reading.workers == 0:
+        if reading.children is not None:
+            if reading.children == 0:
                 continue
-            word = f"{reading.workers} worker" + ("s" if reading.workers != 1 else "")
+            word = "1 child" if reading.children == 1 else f"{reading.children} children"
         found.append(Detail(style, word, scale.number(part.present)))
     if reading.limit_words is not None:
         found.append(Detail("limit", *reading.limit_words))

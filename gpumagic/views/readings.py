@@ -68,7 +68,7 @@ class Reading:
     top: float | None
     limited: tuple[Hole, ...]
     limit_words: tuple[str, str] | None
-    workers: int | None
+    children: int | None
 
     @property
     def peak(self) -> float:
@@ -204,7 +204,7 @@ def _limits(
     return merge(stretches), (word, elapsed(total))
 
 
-def _workers(view: View, device: str) -> int | None:
+def _children(view: View, device: str) -> int | None:
     series: Sequence[float] = view.recording.series(
         "children_count", device, view.grid.start, view.until
     ).values
@@ -235,8 +235,8 @@ def read(view: View, device: Device, strip: Strip) -> Reading:
     words = None
     if strip.held_by is not None:
         limited, words = _limits(view, device.id, strip.held_by)
-    workers = _workers(view, device.id) if strip.name == "cpu" else None
+    children = _children(view, device.id) if strip.name == "cpu" else None
     return Reading(
         strip, device, tuple(layers), missing, _top(device, layers[0].metric), limited, words,
-        workers,
+        children,
     )

@@ -18,29 +18,32 @@ class Refresher:
 
     Each call runs in a context of its own: ipykernel keeps the message that a send belongs to
     in a context variable, and a context inherited from the cell that started the watch would
-    make every update a part of that cell (nbclient drops those). Only ipykernel 7.0 needs the
-    inherited context: without it the send itself fails there (ipykernel#1450).
+    make every update a part of that cell (nbclient drops those). Only ipykernel 7.0 needs a
+    cell's context, as the send itself fails without one (ipykernel#1450): :meth:`follow` takes
+    over that of each new cell there.
 
     When a tick takes long beside a busy cell, the pause is at least as long, so that drawing takes
     at most half of the thread's time. A tick that raises ends the thread with ``error`` set.
     ``cpu_s`` is the processor time that the thread has used, in seconds.
     """
 
-    def __init__(
-        self, tick: Callable[[], None], period_s: float, *, inherit_context: bool = False
-    ) -> None:
+    def __init__(self, tick: Callable[[], None], period_s: float) -> None:
         self.period_s = period_s
         self.ticks = 0
         self.cpu_s = 0.0
         self.error: BaseException | None = None
         self._tick = tick
-        self._context = contextvars.copy_context() if inherit_context else None
+        self._context: contextvars.Context | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpumagic-view", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def follow(self) -> None:
+        """Let the calls from now on run in a copy of the caller's context."""
+        self._context = contextvars.copy_context()
 
     def _run(self) -> None:
         deadline = time.perf_counter()

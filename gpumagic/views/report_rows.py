@@ -126,9 +126,9 @@ def host_section(host: DeviceSummary, title: str, scene: Scene | None) -> Sectio
         _Entry(label, used, "start peak end", limit_of(device, used.metric)),
         _Entry("this process", host.figure("process_rss_bytes"), "start peak end"),
     ]
-    workers = int(host.figure("children_count").peak or 0)
-    if workers:
-        word = f"{workers} worker" + ("s" if workers > 1 else "")
+    children = int(host.figure("children_count").peak or 0)
+    if children:
+        word = "1 child" if children == 1 else f"{children} children"
         cpu.append(_Entry(word, host.figure("children_cpu_ratio"), "mean peak"))
         ram.append(_Entry(word, host.figure("children_rss_bytes"), "start peak end"))
     return Section(title, _strips([("cpu", cpu), ("ram", ram)], device, scene))

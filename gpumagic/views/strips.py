@@ -92,7 +92,7 @@ _ROWS = (
     _area(
         "cpu", "host", "CPU", "of {}",
         Layer("outer", ("process_cpu_ratio", "children_cpu_ratio")),
-        Layer("inner", ("children_cpu_ratio",), "workers"),
+        Layer("inner", ("children_cpu_ratio",), "children"),
     ),
     _line(
         "ram", "host", "RAM", "of {}", "container_memory_used_bytes", "host_memory_used_bytes"

@@ -110,10 +110,10 @@ allocated           20.6            58.8    48.8
 power                196     541     686     686  700 W cap
 temperature           46      62      66      66  87 °C slowdown
 CPU                          1.6     1.6          8 cores
-1 worker                     0.7     0.7
+1 child                      0.7     0.7
 RAM, container      21.9            22.4    22.4  64 GiB
 this process         9.5             9.5     9.5
-1 worker             2.5             2.5     2.5
+1 child              2.5             2.5     2.5
 
 energy 6.7 kJ, mean 542 W   throttled 38 %, power cap   SM clock 1.97 GHz, mean
 allocator retries 0
@@ -306,7 +306,7 @@ def test_no_reading_before_the_cell() -> None:
 def test_more_workers_make_a_bound_of_the_sum() -> None:
     """The processor time of process and workers is added up; the peak of the sum is a bound."""
     text = training(workers=4).to_text()
-    assert re.search(r"^4 workers .* 2\.8 +2\.8$", text, re.MULTILINE)
+    assert re.search(r"^4 children .* 2\.8 +2\.8$", text, re.MULTILINE)
     assert re.search(r"^CPU .* 3\.7 +3\.7 +8 cores$", text, re.MULTILINE)
 
 

@@ -116,7 +116,7 @@ def test_a_row_says_all_of_its_strip() -> None:
          [("middle", "reserved", "30.0"), ("inner", "allocated", "20.0")]),
         ("power", "cap 700 W", "350", []),
         ("temp", "slows at 87 °C", "60", []),
-        ("CPU", "of 8 cores", "4.0", [("inner", "4 workers", "3.0")]),
+        ("CPU", "of 8 cores", "4.0", [("inner", "4 children", "3.0")]),
         ("RAM", "of 64 GiB", "32.0", []),
     ]
 

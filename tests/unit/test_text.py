@@ -28,7 +28,7 @@ GPU 0 cuda:0  utilization %        ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
               memory of 80 GiB     ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅  40.0  reserved 30.0, allocated 20.0
               power cap 700 W      ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅   350
               temp slows at 87 °C  ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆    60
-Host          CPU of 8 cores       ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅   4.0  4 workers 3.0
+Host          CPU of 8 cores       ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅   4.0  4 children 3.0
               RAM of 64 GiB        ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅  32.0
 ! GPU 0 has been idle for 20 s; %gpumem names what holds its memory."""
 
