@@ -80,8 +80,8 @@ class QuickCall:
 
     Then it releases the GIL, for a minute: the slow call can also have been the scheduler's
     doing, on a machine with more workers than cores, and a call that is slow by itself then
-    holds Python up for some milliseconds a minute at the most. Returns NVML's code and never raises;
-    ``demoted`` tells that it releases the GIL now.
+    holds Python up for some milliseconds a minute at the most. Returns NVML's code and never
+    raises; ``demoted`` tells that it releases the GIL now.
     """
 
     __slots__ = ("_clock", "_keep", "_release", "_retry_at", "demoted", "symbol")
