@@ -111,7 +111,7 @@ def _versions() -> Check:
     if ipykernel is None:
         return Check("versions", None, text, "for notebooks: pip install 'ipykernel!=7.0.*'")
     if _numbers(ipykernel) == (7, 0):
-        text += ", which loses updates from threads: the live view stands still"
+        text += ", which loses widgets' updates from threads (gpumagic works round it)"
         return Check("versions", False, text, "pip install 'ipykernel!=7.0.*'")
     return Check("versions", True, text)
 

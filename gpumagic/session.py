@@ -231,6 +231,8 @@ class Session:
     def cell_began(self, number: int) -> None:
         """Note that a cell begins; an unfinished one before it ends here."""
         self.cell_ended("ok")
+        if self.watch is not None:
+            self.watch.cell_began()
         if self._leases:
             self._cell = self.recording.begin_span(self.clock(), number=number)
 

@@ -13,6 +13,7 @@ from . import codec
 from .session import Lease, Session
 from .sinks.jsonl import JsonLines
 from .units import duration
+from .views.memory import Memory
 from .views.parts import State
 from .views.readings import elapsed
 from .views.refresher import Refresher
@@ -178,6 +179,7 @@ class Watch:
         self._view: Any = None
         self._refresher: Refresher | None = None
         self._frozen = False
+        self._memory = Memory()
 
     # -- what it shows ----------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class Watch:
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
             strips=self.options.strips, state=content.state, caption=content.caption,
-            notice=content.notice(), reasons=content.reasons,
+            notice=content.notice(), reasons=content.reasons, memory=self._memory,
         )
 
     def frozen_scene(self) -> Scene:
@@ -274,26 +276,26 @@ class Watch:
         self._frozen = True
         if self._refresher is not None:
             self._refresher.stop()
+        replaced = False
         try:
-            scene = self.frozen_scene()
+            if self._refresher is not None:
+                replaced = self._show_twin(_twin(self.frozen_scene()))
         finally:
             self._content.close()
-        if self._refresher is None:
-            return
-        keep = False
-        try:
-            twin = _twin(scene)
-            self._display(dict(twin), update=True)
-            keep = self._view is not None and self._view.lost()
-            if keep:
-                # The page was reloaded: it has forgotten the display's id, so the picture stands
-                # under the cell that stops, and inside the widget that the page still shows.
-                self._view.replace(twin)
-                self._display_id = f"gpumagic-{uuid4().hex}"
-                self._display(dict(twin))
-        finally:
-            if self._view is not None and not keep:
+            if self._view is not None and not replaced:
                 self._view.close()
+
+    def _show_twin(self, twin: dict[str, Any]) -> bool:
+        """Show the picture that stays; return whether the widget had to take it in."""
+        self._display(dict(twin), update=True)
+        if self._view is None or not self._view.lost():
+            return False
+        # The page was reloaded: it has forgotten the display's id, so the picture stands under
+        # the cell that stops, and inside the widget that the page still shows.
+        self._view.replace(twin)
+        self._display_id = f"gpumagic-{uuid4().hex}"
+        self._display(dict(twin))
+        return True
 
     @property
     def cpu_s(self) -> float:

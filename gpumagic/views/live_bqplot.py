@@ -17,7 +17,7 @@ a hidden tab. It has these traits of its own:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .live_widgets import WidgetView, exact, html, picture, quiet
-from .parts import Panel, Row, Scene, Trace
+from .parts import Panel, Row, Scene
 from .shapes import OPACITY
+from .strips import STRIPS
 from .svg import COLOURS
 
 with quiet():
@@ -168,10 +169,18 @@ def _marked(scene: Scene) -> list[_Straight]:
     ]
 
 
-def _part(row: Row, trace: Trace, under: bool) -> tuple[str, _Array]:
-    heights = np.array(trace.heights, dtype=np.float64)
-    name = "middle over outer" if trace.style == "middle" and under else trace.style
-    return name, heights
+def _parts(row: Row, columns: int) -> Iterator[tuple[str, _Array]]:
+    """Yield the mark and the heights of each part that the row can have.
+
+    A part without data has its place too, so that the figure need not be made anew when the
+    first of them comes.
+    """
+    drawn = {trace.style: trace.heights for trace in row.traces}
+    styles = [layer.style for layer in STRIPS[row.name].layers]
+    for style in styles:
+        heights = np.array(drawn.get(style) or [None] * columns, dtype=np.float64)
+        over = style == "middle" and "outer" in styles
+        yield "middle over outer" if over else style, heights
 
 
 def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
@@ -182,13 +191,8 @@ def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
     """
     parts: dict[str, list[_Piece]] = defaultdict(list)
     for row in scene.rows:
-        under = False
-        for trace in row.traces:
-            if not trace.heights:
-                continue
-            name, heights = _part(row, trace, under)
-            under = under or trace.style == "outer"
-            if trace.style == "line":
+        for name, heights in _parts(row, scene.columns):
+            if name == "line":
                 parts[name].append(_line(row, heights))
                 parts["dot"].append(_dot(row, heights))
             else:

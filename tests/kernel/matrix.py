@@ -2,8 +2,9 @@
 
 ``python tests/kernel/matrix.py [NAME ...]`` builds the virtual environments of the table below with
 pip, from the network, under ``build/matrix/`` or ``$GPUMAGIC_MATRIX_VENVS``. The tests use those
-that exist and skip the others; ``-m matrix`` or ``GPUMAGIC_MATRIX=1`` builds what is missing.
-"current" is the environment that runs pytest. Delete a folder to have it built anew.
+that exist and skip the others; ``-m matrix``, ``GPUMAGIC_MATRIX=1`` or ``GPUMAGIC_REQUIRE_ALL=1``
+builds what is missing. "current" is the environment that runs pytest. An environment whose pins
+have changed is built anew.
 """
 
 from __future__ import annotations
@@ -27,14 +28,26 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
 HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
 TIMEOUT_S = 30.0
+
+# What gpumagic itself needs beside IPython: the oldest that it promises, and the newest.
+OLDEST = (
+    "ipywidgets==8.0.7",
+    "bqplot==0.12.47",
+    "nvidia-ml-py==12.535.133",
+    "psutil==5.9.8",
+    "pillow",
+)
+NEWEST = ("ipywidgets", "bqplot", "nvidia-ml-py", "psutil", "pillow")
 
 # name -> what pip installs into it; None is the environment that runs pytest.
 PINS: dict[str, tuple[str, ...] | None] = {
     "current": None,
-    "ipython8.12-ipykernel6.29": ("ipython==8.12.3", "ipykernel==6.29.5"),
-    "ipython9-ipykernel7.1": ("ipython", "ipykernel==7.1.0"),
-    "newest": ("ipython", "ipykernel"),
+    "ipython8.12-ipykernel6.29": ("ipython==8.12.3", "ipykernel==6.29.5", *OLDEST),
+    "ipython9-ipykernel7.0": ("ipython", "ipykernel==7.0.1", *NEWEST),
+    "ipython9-ipykernel7.1": ("ipython", "ipykernel==7.1.0", *NEWEST),
+    "newest": ("ipython", "ipykernel", *NEWEST),
 }
 
 
@@ -42,7 +55,7 @@ def venv_python(name: str) -> Path:
     """Return where the Python of the environment ``name`` is, built or not."""
     if PINS[name] is None:
         return Path(sys.executable)
-    default = HERE.parents[1] / "build" / "matrix"
+    default = REPOSITORY / "build" / "matrix"
     folder = Path(os.environ.get("GPUMAGIC_MATRIX_VENVS") or default) / name
     return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
@@ -50,20 +63,24 @@ def venv_python(name: str) -> Path:
 def build(name: str) -> Path:
     """Build the environment ``name`` unless it is there, and return its Python."""
     python, pins = venv_python(name), PINS[name]
-    ready = python.parents[1] / "ready"  # a build that was cut short has no such file
-    if pins is not None and not ready.exists():
-        venv.create(python.parents[1], clear=True, with_pip=True)
+    if pins is not None and not is_built(name):
+        folder = python.parents[1]
+        venv.create(folder, clear=True, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *pins], check=True)
-        ready.write_text("\n".join(pins))
+        (folder / "ready").write_text("\n".join(pins))
     return python
 
 
 def is_built(name: str) -> bool:
     """Tell whether the environment ``name`` can be used."""
-    return PINS[name] is None or (venv_python(name).parents[1] / "ready").exists()
+    pins = PINS[name]
+    if pins is None:
+        return True
+    ready = venv_python(name).parents[1] / "ready"  # a build that was cut short has no such file
+    return ready.exists() and ready.read_text() == "\n".join(pins)
 
 
-class _Manager(KernelManager):
+class Manager(KernelManager):
     """A manager that starts ipykernel from one given Python."""
 
     python: Path
@@ -82,6 +99,9 @@ class Reply:
     error: str | None = None
     execution_count: int = 0
     outputs: list[tuple[str, str]] = field(default_factory=list)
+    msg_id: str = ""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """All that came while the cell ran, whoever it belongs to."""
 
     @property
     def text(self) -> str:
@@ -89,26 +109,36 @@ class Reply:
         return "".join(text for _, text in self.outputs)
 
 
-class Kernel:
-    """A running kernel with the probe loaded."""
+def kernel_environment(folder: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a kernel that finds this repository and writes into a folder."""
+    paths = [str(HERE), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **more,
+    }
 
-    def __init__(self, python: Path, folder: Path) -> None:
+
+class Kernel:
+    """A running kernel with an extension loaded: the probe, unless another one is named."""
+
+    def __init__(
+        self, python: Path, folder: Path, *, extension: str = "cell_probe", **variables: str
+    ) -> None:
         self.folder = folder
-        self.manager = _Manager()
+        self.manager = Manager()
         self.manager.python = python
-        paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
-        env = dict(
-            os.environ,
-            PYTHONPATH=os.pathsep.join(filter(None, paths)),
-            IPYTHONDIR=str(folder / "ipython"),
-            JUPYTER_RUNTIME_DIR=str(folder / "runtime"),
-            PYTHONDONTWRITEBYTECODE="1",
-        )
-        self.manager.start_kernel(env=env, cwd=str(folder))
+        environment = kernel_environment(folder, **variables)
+        self.stderr_path = folder / "stderr.txt"
+        with self.stderr_path.open("w") as stderr:
+            self.manager.start_kernel(env=environment, cwd=str(folder), stderr=stderr)
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=TIMEOUT_S)
-        loaded = self.run("%load_ext cell_probe")
+        loaded = self.run(f"%load_ext {extension}")
         assert loaded.status == "ok", loaded
 
     def stop(self) -> None:
@@ -116,16 +146,27 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
 
+    def end(self, *, restart: bool) -> tuple[int, float]:
+        """Ask the kernel to end, as a front end does; return its status and the seconds taken."""
+        begun = time.monotonic()
+        process = self.manager.provisioner.process
+        self.client.shutdown(restart=restart)
+        status = process.wait(TIMEOUT_S)
+        return status, time.monotonic() - begun
+
     def run(
         self, code: str, *, silent: bool = False, on_text: Callable[[str], None] | None = None
     ) -> Reply:
         """Run ``code`` as a cell; ``on_text`` is told of each piece of printed text."""
         msg_id = self.client.execute(code, silent=silent, store_history=not silent)
-        reply = Reply()
+        reply = Reply(msg_id=msg_id)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
-            if message["parent_header"].get("msg_id") != msg_id:
+            own = message["parent_header"].get("msg_id") == msg_id
+            if own or reply.messages:
+                reply.messages.append(message)
+            if not own:
                 continue
             kind, content = message["msg_type"], message["content"]
             if kind == "status" and content["execution_state"] == "idle":

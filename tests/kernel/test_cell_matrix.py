@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -24,20 +23,10 @@ from kernel.matrix import ROWS, Kernel, Reply, Row, normal
 CLEAR = "from IPython.display import clear_output\nprint('a')\nclear_output(wait=True)\n"
 
 
-VERSIONS = [
-    pytest.param(name, marks=[pytest.mark.kernel, *([pytest.mark.matrix] if pins else [])])
-    for name, pins in matrix.PINS.items()
-]
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module")
+def kernel(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """Start one kernel a version for the whole matrix."""
-    name: str = request.param
-    asked = os.environ.get("GPUMAGIC_MATRIX") or request.config.getoption("markexpr") == "matrix"
-    if not asked and not matrix.is_built(name):
-        pytest.skip(f"not built: python tests/kernel/matrix.py {name}")
-    running = Kernel(matrix.build(name), tmp_path_factory.mktemp("kernel"))
+    running = Kernel(python, tmp_path_factory.mktemp("kernel"))
     yield running
     running.stop()
 
