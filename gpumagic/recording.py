@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, TypeAlias
 
 from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
@@ -66,10 +67,11 @@ class _Track:
         values = sample.values
         for name, column in self.columns.items():
             column.append(values.get(name, _NAN))
-        for name in [n for n in values if n not in self.columns]:
-            column = array("d", [_NAN]) * len(self.times)
-            column.append(values[name])
-            self.columns[name] = column
+        if not self.columns.keys() >= values.keys():
+            for name in [n for n in values if n not in self.columns]:
+                column = array("d", [_NAN]) * len(self.times)
+                column.append(values[name])
+                self.columns[name] = column
         self.times.append(time)
         # Dropping an eighth at once keeps the mean cost of a sample constant.
         if len(self.times) > self._limit + (self._limit >> 3):
@@ -276,19 +278,20 @@ class Recording:
         self, metric: str, device: str, start: float = -math.inf, end: float = math.inf
     ) -> Series:
         """Return one metric of one device in ``[start, end]``, empty if there is none."""
-        times: list[float] = []
-        values: list[float] = []
+        times: Sequence[float] = ()
+        values: Sequence[float] = ()
         with self._lock:
             for (owner, _), track in self._tracks.items():
                 column = track.columns.get(metric)
                 if owner != device or column is None:
                     continue
                 part = track.slice(start, end)
-                for time, value in zip(track.times[part], column[part], strict=True):
-                    if value == value:
-                        times.append(time)
-                        values.append(value)
+                times, values = track.times[part].tolist(), column[part].tolist()
                 break
+        # Few metrics are ever absent, and one NaN makes the whole sum NaN.
+        if math.isnan(sum(values)):
+            there = [value == value for value in values]
+            times, values = list(compress(times, there)), list(compress(values, there))
         return Series(metric, device, times, values)
 
     def times(
@@ -381,6 +384,6 @@ class Recording:
             {"time": s.time, "device": s.device, "source": s.source, **s.values}
             for s in self.samples()
         ]
-        frame = pandas.DataFrame(rows, columns=None if rows else ["time", "device", "source"])
+        frame: pandas.DataFrame = pandas.DataFrame(rows, columns=None if rows else ["time", "device", "source"])
         frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
         return frame

@@ -93,11 +93,11 @@ class _Worker:
         self._sampler = sampler
         self._open = False
         self._failed_in_a_row = 0
-        self._pause: asyncio.Future[None] | None = None
+        self._due: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         clock = self._sampler.clock
-        ticker = Ticker(clock(), self.source.period_s)
+        ticker = self._sampler.ticker(self.source.period_s)
         while True:
             begun = clock()
             if begun - ticker.deadline > self.source.period_s / 2:
@@ -108,19 +108,21 @@ class _Worker:
             else:
                 pause = _BACKOFF_S[min(self._failed_in_a_row, len(_BACKOFF_S)) - 1]
                 await self._wait(max(pause, self.source.period_s))
-                ticker = Ticker(clock(), self.source.period_s)
+                ticker = self._sampler.ticker(self.source.period_s)
 
     async def _wait(self, seconds: float) -> None:
-        self._pause = asyncio.ensure_future(self._sampler.wait(seconds))
+        self._sampler.count_cpu()
+        self._due = asyncio.get_running_loop().create_future()
+        alarm = self._sampler.alarm(seconds, self._due)
         try:
-            await asyncio.wait({self._pause})
+            await self._due
         finally:
-            self._pause.cancel()
+            alarm.cancel()
 
     def wake(self) -> None:
         """End the present pause, be it for the next deadline or after a failure."""
-        if self._pause is not None:
-            self._pause.cancel()
+        if self._due is not None:
+            _end(self._due)
 
     async def read(self) -> bool:
         """Take one reading into the recording; return whether the source is well."""
@@ -181,6 +183,11 @@ class _Worker:
                 self.reason = f"{type(error).__name__}: {error}"
 
 
+def _end(due: asyncio.Future[None]) -> None:
+    if not due.done():
+        due.set_result(None)
+
+
 class _Selector(_Poll):
     """Let go of a lock while the loop sleeps, so that a fork can wait for that moment.
 
@@ -230,6 +237,7 @@ class Sampler:
         self._requests: set[asyncio.Task[None]] = set()
         self._described: dict[str, dict[str, Device]] = {}
         self._cpu_s = 0.0
+        self._started = clock()
         for source in sources:
             recording.periods[source.name] = source.period_s
 
@@ -265,8 +273,8 @@ class Sampler:
 
     async def run(self) -> None:
         """Read all sources until :meth:`stop`; the thread is a thin shell round this."""
+        self._started = self.clock()
         tasks = [asyncio.ensure_future(worker.run()) for worker in self._workers]
-        tasks.append(asyncio.ensure_future(self._count_cpu()))
         try:
             await self._finished.wait()
         finally:
@@ -276,13 +284,33 @@ class Sampler:
             await asyncio.gather(*tasks, return_exceptions=True)
             for worker in self._workers:
                 worker.close()
-            self._cpu_s = time.thread_time()
+            self.count_cpu()
 
-    async def _count_cpu(self) -> None:
-        # The thread is new, so its processor time counts from its start.
-        while True:
-            self._cpu_s = time.thread_time()
-            await self.wait(0.5)
+    # -- for the workers ------------------------------------------------------------------
+
+    def count_cpu(self) -> None:
+        """Note what the thread has used; it is new, so its processor time counts from its start."""
+        self._cpu_s = time.thread_time()
+
+    def ticker(self, period: float) -> Ticker:
+        """Return deadlines in step with those of the other sources, from about now on.
+
+        What is due together is read in one wake-up: at ten a second, waking up costs more than
+        most readings.
+        """
+        passed = self.clock() - self._started
+        return Ticker(self._started + round(passed / period) * period, period)
+
+    def alarm(
+        self, seconds: float, due: asyncio.Future[None]
+    ) -> asyncio.TimerHandle | asyncio.Future[None]:
+        """Let ``due`` end after some seconds, unless what is returned is cancelled."""
+        if self.wait is asyncio.sleep:
+            # The same at a third of the cost: a task that sleeps takes five rounds of the loop.
+            return asyncio.get_running_loop().call_later(seconds, _end, due)
+        pause = asyncio.ensure_future(self.wait(seconds))
+        pause.add_done_callback(lambda _: _end(due))
+        return pause
 
     def stop(self) -> None:
         """Stop sampling, close the sources and join the thread; harmless when not running."""
@@ -313,7 +341,7 @@ class Sampler:
         async def read() -> None:
             for worker in chosen:
                 await worker.read()
-            self._cpu_s = time.thread_time()
+            self.count_cpu()
             done.set_result(True)
 
         def begin() -> None:
@@ -373,7 +401,8 @@ class Sampler:
         The source that knows the GPU's index gives the names; the others add to it.
         """
         told = self._described.setdefault(device.id, {})
-        if told.get(source) == device:
+        known = told.get(source)
+        if known is device or known == device:
             return
         told[source] = device
         first = next((d for d in told.values() if d.nvml_index is not None), device)

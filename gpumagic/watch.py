@@ -13,7 +13,7 @@ from . import codec
 from .session import Lease, Session
 from .sinks.jsonl import JsonLines
 from .units import duration
-from .views.memory import Memory
+from .views.column_cache import ColumnCache
 from .views.parts import State
 from .views.readings import elapsed
 from .views.refresher import Refresher
@@ -179,7 +179,7 @@ class Watch:
         self._view: Any = None
         self._refresher: Refresher | None = None
         self._frozen = False
-        self._memory = Memory()
+        self._columns = ColumnCache()
 
     # -- what it shows ----------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Watch:
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
             strips=self.options.strips, state=content.state, caption=content.caption,
-            notice=content.notice(), reasons=content.reasons, memory=self._memory,
+            notice=content.notice(), reasons=content.reasons, cache=self._columns,
         )
 
     def frozen_scene(self) -> Scene:

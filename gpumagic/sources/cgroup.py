@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["Cgroup", "cores_allowed"]
@@ -28,6 +28,7 @@ class Cgroup:
 
     root: Path
     membership: str
+    _known: dict[str, tuple[Path, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_this_process(cls) -> Cgroup:
@@ -49,8 +50,14 @@ class Cgroup:
                 return next((p for p in found if p.is_dir()), self.root / controller), path
         return None
 
-    def _levels(self, controller: str) -> Iterator[Path]:
-        """Yield the directories of a controller (``""`` for v2) from this group to the root."""
+    def _levels(self, controller: str) -> tuple[Path, ...]:
+        """List the directories of a controller (``""`` for v2) from this group to the root."""
+        # A group that holds a process cannot be removed.
+        if controller not in self._known:
+            self._known[controller] = tuple(self._find_levels(controller))
+        return self._known[controller]
+
+    def _find_levels(self, controller: str) -> Iterator[Path]:
         place = self._place(controller)
         if place is None:
             return

@@ -122,15 +122,21 @@ def _details(reading: Reading) -> tuple[Detail, ...]:
     return tuple(found)
 
 
+def _heights(
+    columns: Sequence[float | None], ceiling: float
+) -> tuple[float | None, ...]:
+    return tuple(
+        None if v is None else 0.0 if v <= 0 else 1.0 if v >= ceiling else v / ceiling
+        for v in columns
+    )
+
+
 def row_at(reading: Reading, place: Place, grid: Grid, zoom: float, about: About) -> Row:
     """Make a row of a reading."""
     ceiling, limit = _ceiling(reading, zoom)
     scale = scale_of(reading.strip.metric)
     traces = tuple(
-        Trace(
-            part.metric, part.layer.style,
-            tuple(None if v is None else min(1.0, max(0.0, v / ceiling)) for v in part.columns),
-        )
+        Trace(part.metric, part.layer.style, _heights(part.columns, ceiling))
         for part in reading.layers
     )
     present = reading.layers[0].present

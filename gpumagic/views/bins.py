@@ -7,11 +7,14 @@ moves, the columns move with it and none changes what it holds: nothing shimmers
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress
 
-__all__ = ["Grid", "fill", "merge"]
+from ..recording import Series
+
+__all__ = ["Grid", "fill", "finite", "merge"]
 
 Hole = tuple[float, float]
 
@@ -70,57 +73,89 @@ def merge(holes: Iterable[Hole]) -> tuple[Hole, ...]:
 
 
 def fill(
-    points: Iterable[tuple[float, float]],
+    points: Series | Iterable[tuple[float, float]],
     grid: Grid,
     *,
     reach: float,
     until: float,
     holes: Sequence[Hole] = (),
 ) -> tuple[float | None, ...]:
-    """Put readings into columns, the highest of a column winning.
+    """Put readings, oldest first, into columns, the highest of a column winning.
 
     A column between two readings no further apart than ``reach`` seconds gets the value on
     the line between them; one after the newest reading keeps its value as far as ``until``
     (the present), if that is within reach. All others, and those with their middle in one of
     ``holes``, are ``None``.
     """
-    kept = [(time, value) for time, value in points if math.isfinite(value)]
+    times, values = finite(points)
     columns: list[float | None] = [None] * grid.count
-    first, count, width = grid.first, grid.count, grid.width
-    for time, value in kept:
-        column = int(-(-time // width)) - 1 - first
-        if 0 <= column < count:
-            known = columns[column]
-            if known is None or value > known:
-                columns[column] = value
-    if kept:
-        _join(kept, grid, columns, reach, holes)
-        _hold(kept[-1], grid, columns, reach, until)
-    for start, end in holes:
+    begin, count = 0, len(times)
+    while begin < count:
+        column = grid.column(times[begin])
+        end = _end_of_column(times, begin, column, grid)
+        if 0 <= column < grid.count:
+            columns[column] = max(values[begin:end])
+        if end < count:
+            _join(times, values, end, grid, columns, reach, holes)
+        begin = end
+    if times:
+        _hold((times[-1], values[-1]), grid, columns, reach, until)
+    for start, end_of_hole in holes:
         first = max(0, grid.column(start))
-        for column in range(first, min(grid.count, grid.column(min(end, grid.end)) + 1)):
-            if start < grid.middle(column) < end:
+        last = min(grid.count - 1, grid.column(min(end_of_hole, grid.end)))
+        for column in range(first, last + 1):
+            if start < grid.middle(column) < end_of_hole:
                 columns[column] = None
     return tuple(columns)
 
 
+def finite(
+    points: Series | Iterable[tuple[float, float]],
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the times and the values of the points whose value is a number."""
+    if isinstance(points, Series):
+        times, values = points.times, points.values
+    else:
+        pairs = list(points)
+        times, values = [time for time, _ in pairs], [value for _, value in pairs]
+    # A sum is a number only if all of its parts are; that is seen much faster than each of them.
+    if not math.isfinite(sum(values)):
+        known = [math.isfinite(value) for value in values]
+        times, values = list(compress(times, known)), list(compress(values, known))
+    return times, values
+
+
+def _end_of_column(times: Sequence[float], begin: int, column: int, grid: Grid) -> int:
+    """Return the index after the last of the readings that share a column with ``begin``."""
+    edge = (grid.first + column + 1) * grid.width
+    end = bisect_right(times, edge, begin + 1)
+    # The edge is rounded; the number of a reading's column is what counts.
+    while end > begin + 1 and grid.column(times[end - 1]) != column:
+        end -= 1
+    while end < len(times) and grid.column(times[end]) == column:
+        end += 1
+    return end
+
+
 def _join(
-    kept: list[tuple[float, float]],
+    times: Sequence[float],
+    values: Sequence[float],
+    index: int,
     grid: Grid,
     columns: list[float | None],
     reach: float,
     holes: Sequence[Hole],
 ) -> None:
-    for (time0, value0), (time1, value1) in pairwise(kept):
-        # Most neighbours share a column or lie in adjacent ones.
-        if time1 - time0 < grid.width or time1 - time0 > reach:
-            continue
-        if any(start < time1 and end > time0 for start, end in holes):
-            continue
-        first = max(0, grid.column(time0) + 1)
-        for column in range(first, min(grid.count, grid.column(time1))):
-            share = (grid.middle(column) - time0) / (time1 - time0)
-            columns[column] = value0 + share * (value1 - value0)
+    """Fill the columns between a reading and the one before it."""
+    time0, time1 = times[index - 1], times[index]
+    if time1 - time0 < grid.width or time1 - time0 > reach:
+        return
+    if any(start < time1 and end > time0 for start, end in holes):
+        return
+    first = max(0, grid.column(time0) + 1)
+    for column in range(first, min(grid.count, grid.column(time1))):
+        share = (grid.middle(column) - time0) / (time1 - time0)
+        columns[column] = values[index - 1] + share * (values[index] - values[index - 1])
 
 
 def _hold(

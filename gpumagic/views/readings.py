@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import groupby, pairwise
 from statistics import median
 
 from ..metrics import METRICS, throttle_names
-from ..recording import Recording
+from ..recording import Recording, Series
 from ..sample import Device
-from .bins import Grid, Hole, fill, merge
+from .bins import Grid, Hole, finite, merge
+from .column_cache import ColumnCache
 from .strips import Layer, Strip
 
 __all__ = ["LayerReading", "Reading", "View", "elapsed", "holes_of", "read", "source_of"]
@@ -34,7 +35,8 @@ class View:
     """Which part of a recording is looked at.
 
     ``until`` is the newest time that counts: now, while ``live``. ``reasons`` says for a metric
-    or a source why it is missing, where neither its device nor a gap does.
+    or a source why it is missing, where neither its device nor a gap does. ``cache`` is that of
+    the last view of this recording, if there was one.
     """
 
     recording: Recording
@@ -42,6 +44,7 @@ class View:
     until: float
     live: bool
     reasons: Mapping[str, str]
+    cache: ColumnCache = field(default_factory=ColumnCache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,6 @@ def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
     )
 
 
-def _points(view: View, metric: str, device: str, period: float) -> list[tuple[float, float]]:
-    # A column at the left end can lie between a reading outside of the window and one inside.
-    start = view.grid.start - _REACH * period
-    return list(view.recording.series(metric, device, start, view.until))
-
-
 def _period(view: View, metric: str, device: str) -> float:
     known = view.recording.periods.get(source_of(metric))
     if known is not None:
@@ -118,38 +115,38 @@ def _period(view: View, metric: str, device: str) -> float:
     return median(b - a for a, b in pairwise(times)) if len(times) > 2 else 1.0
 
 
-def _combined(
-    view: View, layer: Layer, device: str
-) -> tuple[str, float, list[tuple[float, float]]]:
-    """Return the metric that a layer speaks of, its period and its points."""
-    if layer.combine == "first":
-        for metric in layer.metrics:
-            period = _period(view, metric, device)
-            points = _points(view, metric, device, period)
-            if points:
-                return metric, period, points
-        return layer.metrics[-1], 1.0, []
-    metric = layer.metrics[0]
-    period = _period(view, metric, device)
-    points = _points(view, metric, device, period)
-    for other in layer.metrics[1:]:
+def _sum(view: View, metrics: Sequence[str], device: str, start: float) -> Series:
+    """Return the numbers that some metrics, read together, add up to; the first has to be there."""
+    first = view.recording.series(metrics[0], device, start, view.until)
+    times, values = finite(first)
+    for other in metrics[1:]:
         # Metrics that are added up come from one sample and share its time.
-        more = dict(_points(view, other, device, period))
-        points = [(time, value + more.get(time, 0.0)) for time, value in points]
-    return metric, period, points
+        more = dict(view.recording.series(other, device, start, view.until))
+        values = [value + more.get(time, 0.0) for time, value in zip(times, values, strict=True)]
+        times, values = finite(Series(metrics[0], device, times, values))
+    return Series(metrics[0], device, times, values)
 
 
 def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, float | None]:
     """Read a layer; return it and the time of its newest reading."""
-    metric, period, points = _combined(view, layer, device)
-    points = [(time, value) for time, value in points if math.isfinite(value)]
-    columns = fill(
-        points, view.grid, reach=_REACH * period, until=view.until,
-        holes=holes_of(view, source_of(metric), device),
-    )
-    if not points:
+    alternatives = [layer.metrics] if layer.combine == "sum" else [(m,) for m in layer.metrics]
+    for metrics in alternatives:
+        metric = metrics[0]
+        source = source_of(metric)
+        period = _period(view, metric, device)
+        reach = _REACH * period
+        dropped = view.recording.dropped_until(source, device)
+        # What the recording has dropped is not to be seen either.
+        whole = dropped is None or dropped < view.grid.start - reach
+        columns, newest = (view.cache if whole else ColumnCache()).columns(
+            (device, metrics), partial(_sum, view, metrics, device), view.grid,
+            reach=reach, until=view.until, holes=holes_of(view, source, device),
+        )
+        if newest is not None:
+            break
+    if newest is None:
         return LayerReading(layer, metric, columns, None), None
-    time, value = points[-1]
+    time, value = newest
     stale = view.live and view.until - time > max(_STALE * period, _STALE_FLOOR_S)
     return LayerReading(layer, metric, columns, None if stale else value), time
 
@@ -186,15 +183,29 @@ def _limits(
 ) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
     """Find where limits of a kind held work back; return that and the words for it."""
     period = _period(view, _REASONS_METRIC, device)
-    points = _points(view, _REASONS_METRIC, device, period)
+    reach = _REACH * period
+    points = view.recording.series(
+        _REASONS_METRIC, device, view.grid.start - reach, view.until
+    )
     stretches: list[Hole] = []
     names: list[str] = []
-    ends = [*(time for time, _ in points[1:]), view.until]
-    for (time, bits), end in zip(points, ends, strict=bool(points)):
+    # Reasons change seldom: readings that say the same are looked at together.
+    ended = 0
+    for bits, run in groupby(points.values):
+        begun, ended = ended, ended + len(list(run))
         held = _held(int(bits), kind == "thermal")
-        if held and time >= view.grid.start:
+        if not held:
+            continue
+        times = [*points.times[begun : ended + 1]]
+        if ended == len(points):
+            times.append(view.until)
+        inside = [
+            (time, end if end - time <= reach else time + period)
+            for time, end in pairwise(times) if time >= view.grid.start
+        ]
+        if inside:
             names += [n for n in held if n not in names]
-            stretches.append((time, end if end - time <= _REACH * period else time + period))
+            stretches += inside
     if not stretches:
         return (), None
     total = sum(end - start for start, end in stretches)

@@ -14,6 +14,7 @@ from ..recording import Recording
 from ..sample import Device, Gap
 from .arrange import rows_of
 from .bins import Grid
+from .column_cache import ColumnCache
 from .parts import (
     Band,
     Block,
@@ -132,6 +133,7 @@ def build_scene(
     header: bool = True,
     layout: Layout | None = None,
     reasons: Mapping[str, str] = _NOTHING,
+    cache: ColumnCache | None = None,
 ) -> Scene:
     """Build the scene of a recording between two times, in epoch seconds.
 
@@ -142,7 +144,8 @@ def build_scene(
     and a reading can be stale. Without them, other states count from "0 s" on.
     ``header=False`` leaves out the line with state and caption. ``reasons`` says for a metric
     or a source why it is missing, where the recording does not. ``columns`` is 120 by default,
-    and what fits in a table.
+    and what fits in a table. A view that moves hands in one ``cache``, which makes its next
+    scenes cheap and changes nothing else.
 
     Raises :class:`SettingError` for an unknown strip and :class:`DeviceError` for an unknown
     GPU.
@@ -157,7 +160,7 @@ def build_scene(
         columns = 120 if chosen == "rows" else columns_of_table(gpu_strips, host_strips)
     live = state == "recording"
     grid = Grid.over(start, end, columns)
-    view = View(recording, grid, end, live, reasons)
+    view = View(recording, grid, end, live, reasons, cache or ColumnCache())
     readings = [[read(view, device, strip) for strip in gpu_strips] for device in devices]
     host_readings = [read(view, host_device, s) for s in host_strips] if host_device else []
     place = table_of if chosen == "table" else rows_of

@@ -1,0 +1,133 @@
+"""What a live view remembers changes what a scene costs, and nothing of what it shows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from gpumagic.recording import Recording
+from gpumagic.sample import HOST, Gap, Sample
+from gpumagic.views.bins import Grid
+from gpumagic.views.column_cache import ColumnCache
+from gpumagic.views.scene import build_scene
+from scene_examples import GIB, NOW, gpu, host
+
+
+class Live:
+    """A recording that goes on, with gaps, missing metrics, stalls and late readings."""
+
+    def __init__(self, seed: int, max_samples: int = 72_000) -> None:
+        self.rnd = random.Random(seed)
+        self.now = NOW
+        self.recording = Recording(max_samples=max_samples)
+        self.recording.periods.update(nvml=0.1, allocator=0.1, host=1.0)
+        for device in (gpu(0), gpu(1), host()):
+            self.recording.add_device(device)
+        self._ticks = 0
+        self._silent = {"GPU-0": 0.0, "GPU-1": 0.0, HOST: 0.0}
+
+    def play(self, seconds: float) -> None:
+        """Go on for some seconds."""
+        end = self.now + seconds
+        while NOW + self._ticks * 0.1 < end:
+            self.now = NOW + self._ticks * 0.1
+            for device in ("GPU-0", "GPU-1"):
+                self._read(device)
+            if self._ticks % 10 == 0:
+                self._read_host()
+            self._ticks += 1
+        self.now = end
+
+    def _quiet(self, device: str, source: str) -> bool:
+        rnd = self.rnd
+        if self.now >= self._silent[device] and rnd.random() < 0.01:
+            self._silent[device] = self.now + rnd.choice([0.15, 0.4, 1.0, 5.0])
+            if rnd.random() < 0.6:
+                whose = rnd.choice([device, None])
+                self.recording.open_gap(Gap(self.now, None, source, whose, "the GPU is lost"))
+        return self.now < self._silent[device]
+
+    def _read(self, device: str) -> None:
+        rnd = self.rnd
+        if self._quiet(device, "nvml"):
+            return
+        values = {
+            "gpu_utilization_ratio": rnd.random(), "gpu_memory_used_bytes": rnd.random() * 60 * GIB,
+            "gpu_power_watts": rnd.random() * 800, "gpu_temperature_celsius": 40 + rnd.random(),
+            "gpu_clock_event_reasons_state": float(rnd.choice([0, 0, 0, 4, 0x40, 4 | 0x40])),
+        }
+        if rnd.random() < 0.1:
+            values["gpu_power_watts"] = rnd.choice([float("nan"), float("inf")])
+        if rnd.random() < 0.1:
+            del values["gpu_temperature_celsius"]
+        self.recording.append(Sample(self.now + rnd.random() * 0.01, device, "nvml", values))
+        if rnd.random() < 0.9:
+            torch = {"torch_allocated_bytes": 4.0 * GIB, "torch_reserved_bytes": 8 * GIB}
+            self.recording.append(Sample(self.now, device, "allocator", torch))
+
+    def _read_host(self) -> None:
+        if self._quiet(HOST, "host"):
+            return
+        values = {"host_memory_used_bytes": 20.0 * GIB, "process_cpu_ratio": self.rnd.random()}
+        if self.rnd.random() < 0.5:
+            values["children_cpu_ratio"] = self.rnd.random()
+        if self.rnd.random() < 0.1:
+            values["container_memory_used_bytes"] = 3.0 * GIB
+        self.recording.append(Sample(self.now, HOST, "host", values))
+
+
+def check(live: Live, window: float, step: Callable[[], float], scenes: int) -> None:
+    """Build each scene with a cache and without one."""
+    cache = ColumnCache()
+    for _ in range(scenes):
+        live.play(step())
+        options = {"start": live.now - window, "end": live.now}
+        alike = build_scene(live.recording, **options, cache=cache)  # type: ignore[arg-type]
+        assert alike == build_scene(live.recording, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("window", [5.0, 60.0, 600.0])
+def test_scenes_are_the_same_with_a_cache(seed: int, window: float) -> None:
+    """Whatever readings do, a scene is that of a view which remembers nothing."""
+    live = Live(seed)
+    check(live, window, lambda: live.rnd.choice([0.0, 0.05, 0.25, 1.0, 7.0]), 60)
+
+
+def test_what_the_recording_drops_is_forgotten() -> None:
+    """Readings that had to go are not shown any more."""
+    live = Live(1, max_samples=400)
+    check(live, 60.0, lambda: 0.5, 120)
+
+
+def test_a_view_may_jump_and_change_its_window() -> None:
+    """Another window, an earlier time and a long silence begin anew."""
+    live, cache = Live(2), ColumnCache()
+    live.play(200)
+    windows = ((50, 110), (51, 111), (20, 80), (20, 140), (21, 141), (130, 190), (131, 191))
+    for start, end in windows:
+        options = {"start": NOW + start, "end": NOW + end, "state": "replay"}
+        alike = build_scene(live.recording, **options, cache=cache)  # type: ignore[arg-type]
+        assert alike == build_scene(live.recording, **options)  # type: ignore[arg-type]
+
+
+def test_only_the_newest_readings_are_asked_for() -> None:
+    """The second scene of an hour takes the readings of its last columns."""
+    live, cache = Live(3), ColumnCache()
+    live.recording.append(Sample(NOW, HOST, "host", {"process_cpu_ratio": 1.0}))
+    asked: list[float] = []
+    for second in range(1, 200):
+        live.recording.append(Sample(NOW + second, HOST, "host", {"process_cpu_ratio": 1.0}))
+
+    def points(start: float) -> object:
+        asked.append(start)
+        return live.recording.series("process_cpu_ratio", HOST, start, end)
+
+    for end in (NOW + 180, NOW + 181.5):
+        cache.columns(  # type: ignore[arg-type]
+            "cpu", points, Grid.over(end - 120, end, 120), reach=2.5, until=end
+        )
+    assert asked[0] < NOW + 60
+    assert asked[1] >= NOW + 178
