@@ -11,13 +11,16 @@ PYTEST_ARGS ?=
 # A torch that this Python has is used; none is installed, since it takes gigabytes.
 SITE := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)
 
+# In a container one is often root, which Jupyter wants to be told.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
 .PHONY: demo lab test lint clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/python notebooks/run.py notebooks/quickstart.ipynb --html build/quickstart.html
 
 lab: $(VENV)/.lab
-	$(VENV)/bin/jupyter lab --ip 127.0.0.1 notebooks/quickstart.ipynb
+	$(VENV)/bin/jupyter lab --ip 127.0.0.1 $(AS_ROOT) notebooks/quickstart.ipynb
 
 test: $(TEST_VENV)/.test
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \

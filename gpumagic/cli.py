@@ -64,6 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Without a file's name it is standard output: its disk is full, for example.
+        _drop_stdout()
+        said = error.strerror or error
+        _say(f"gpumagic {options.command}: standard output cannot be written: {said}")
+        return 1
     except KeyboardInterrupt:
         return 130
 
@@ -153,6 +161,8 @@ def _record(options: argparse.Namespace) -> int:
     ended: SimpleQueue[str] = SimpleQueue()
     with _signals(ended.put):
         interval = check_interval(options.interval)
+        if not options.out.strip():
+            raise SettingError("--out names no file: give one, or - for standard output")
         duration = _checked_duration(options.duration)
         gpus = _checked_gpus(options.gpus)
         recording = Recording(max_samples=2)
@@ -230,12 +240,13 @@ def _checked_gpus(text: str) -> tuple[str, ...]:
 
     Without any GPU ``all`` records the host alone and says so.
     """
+    from .options import parse_gpus
     from .sources.nvml import chosen_gpus
     from .sources.nvml_library import Nvml
 
-    names = tuple(text.replace(",", " ").split())
-    if not names:
+    if not text.replace(",", " ").strip():
         raise SettingError("--gpus names no GPU: give indices, UUIDs, all or usable")
+    names = parse_gpus(text)
     nvml = Nvml()
     try:
         nvml.open()

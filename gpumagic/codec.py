@@ -11,7 +11,8 @@ shippers read a file as it is::
     {"kind": "gap", "time": ..., "end": ..., "source": "nvml", "reason": "..."}
 
 Readings of one device within 5 ms share a line, which takes the first one's time. A value that
-was not read is an absent key. An unknown ``kind`` is passed over, as is a cut last line.
+was not read is an absent key. An unknown ``kind`` is passed over, as is a cut last line, and a
+value that is no finite number counts as not read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import IO, Any
 from .errors import RecordingError
 from .metrics import METRICS
 from .recording import Record, Recording
-from .sample import HOST, Device, Gap, Mark, Sample, Span
+from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
 
 __all__ = ["VERSION", "Encoder", "decode", "header_line", "load", "open_for_writing", "save"]
 
@@ -36,7 +37,8 @@ VERSION = 1
 """Version of the format; a reader refuses a newer one."""
 
 _TICK_S = 0.005
-_SPAN_STATUS = frozenset({"running", "ok", "error", "interrupted"})
+_LATEST_S = 1e11  # the year 5138: what lies beyond is no time, and no calendar can show it
+_SPAN_STATUS: tuple[SpanStatus, ...] = ("running", "ok", "error", "interrupted")
 
 
 def _version() -> str:
@@ -150,7 +152,7 @@ def decode(lines: Iterable[str]) -> Iterator[tuple[dict[str, Any], Record | None
             line = json.loads(text)
             if not isinstance(line, dict) or "kind" not in line:
                 raise ValueError("no kind")
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for lists within lists without end
             broken = f"line {number} is not a line of a gpumagic recording"
             continue
         yield from ((line, record) for record in _records(line, number))
@@ -162,40 +164,70 @@ def _records(line: dict[str, Any], number: int) -> Iterator[Record | None]:
     try:
         match line["kind"]:
             case "recording":
-                if line["version"] > VERSION:
+                version = line["version"]
+                if not isinstance(version, (int, float)):
                     raise RecordingError(
-                        f"the recording has version {line['version']}; this gpumagic reads up to"
-                        f" {VERSION}: pip install --upgrade gpumagic"
+                        f"line {number} gives the recording's version as"
+                        f" {_short(repr(version))}, which is no number"
+                    )
+                if version > VERSION:
+                    raise RecordingError(
+                        f"the recording has version {_short(str(version))}; this gpumagic reads"
+                        f" up to {VERSION}: pip install --upgrade gpumagic"
                     )
                 for key, value in line.items():
-                    if key.startswith("period_"):
-                        float(value)
+                    if key.startswith("period_") and not math.isfinite(float(value)):
+                        raise ValueError(f"{key!r}: {value}")
                 yield None
             case "sample":
                 yield from _samples(line)
             case "device":
                 yield _device(line)
             case "span":
-                status = line.get("status", "ok")
+                said = line.get("status")
+                status: SpanStatus = next((s for s in _SPAN_STATUS if s == said), "ok")
                 yield Span(
-                    int(line["id"]), float(line["time"]), _optional(line, "end"),
-                    line.get("number"), line.get("name", ""),
-                    status if status in _SPAN_STATUS else "ok",
+                    int(line["id"]), _seconds(line, "time"), _optional(line, "end"),
+                    _index(line, "number"), str(line.get("name") or ""),
+                    status,
                 )
             case "mark":
-                yield Mark(float(line["time"]), str(line.get("text", "")))
+                yield Mark(_seconds(line, "time"), str(line.get("text", "")))
             case "gap":
+                device = line.get("device")
                 yield Gap(
-                    float(line["time"]), _optional(line, "end"), str(line["source"]),
-                    line.get("device"), str(line.get("reason", "")),
+                    _seconds(line, "time"), _optional(line, "end"), str(line["source"]),
+                    None if device is None else str(device), str(line.get("reason", "")),
                 )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordingError(f"line {number} of the recording lacks or garbles {error}") from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        what = _short(str(error))
+        raise RecordingError(f"line {number} of the recording lacks or garbles {what}") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _seconds(line: dict[str, Any], key: str) -> float:
+    value = float(line[key])
+    if not 0 <= value < _LATEST_S:  # also turns NaN away
+        raise ValueError(f"{key!r}: {value:g} is no time in seconds since 1970")
+    return value
 
 
 def _optional(line: dict[str, Any], key: str) -> float | None:
+    return None if line.get(key) is None else _seconds(line, key)
+
+
+def _index(line: dict[str, Any], key: str) -> int | None:
     value = line.get(key)
-    return None if value is None else float(value)
+    return None if value is None else int(value)
+
+
+def _finite(value: Any) -> float | None:
+    """Read a value; one that is no finite number was not read, as when it is written."""
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 def _samples(line: dict[str, Any]) -> Iterator[Sample]:
@@ -203,9 +235,12 @@ def _samples(line: dict[str, Any]) -> Iterator[Sample]:
     for name, value in line.items():
         metric = METRICS.get(name)
         if metric is not None and value is not None:
-            by_source.setdefault(metric.source, {})[name] = float(value)
+            number = _finite(value)
+            if number is not None:
+                by_source.setdefault(metric.source, {})[name] = number
+    time, device = _seconds(line, "time"), str(line["device"])
     for source, values in by_source.items():
-        yield Sample(float(line["time"]), str(line["device"]), source, values)
+        yield Sample(time, device, source, values)
 
 
 def _device(line: dict[str, Any]) -> Device:
@@ -214,10 +249,11 @@ def _device(line: dict[str, Any]) -> Device:
         name,
         "host" if name == HOST else "gpu",
         str(line.get("name", "")),
-        line.get("nvml_index"),
-        line.get("torch_index"),
+        _index(line, "nvml_index"),
+        _index(line, "torch_index"),
         bool(line.get("torch_assumed", False)),
-        constants={k: float(v) for k, v in line.items() if k in METRICS},
+        constants={k: number for k, v in line.items()
+                   if k in METRICS and (number := _finite(v)) is not None},
         absent={k.removeprefix("absent_"): str(v) for k, v in line.items()
                 if k.startswith("absent_")},
         notes=tuple(str(line["notes"]).split(" | ")) if line.get("notes") else (),
@@ -232,7 +268,7 @@ def open_for_writing(path: str | Path) -> IO[str]:
     path = Path(path).expanduser()
     try:
         # A lone surrogate in a name becomes the JSON escape that stands for it.
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             return gzip.open(path, "wt", encoding="utf-8", errors="backslashreplace")
         return path.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -287,7 +323,7 @@ def load(path: str | Path) -> Recording:
 
 def _text(raw: bytes, path: Path) -> str:
     if raw[:2] != b"\x1f\x8b":
-        return raw.decode("utf-8", errors="replace")
+        return raw.decode("utf-8-sig", errors="replace")  # editors put a mark before the text
     kept = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
@@ -298,7 +334,7 @@ def _text(raw: bytes, path: Path) -> str:
         # A recorder that was killed leaves a stream without its end; what came is good.
         if not kept:
             raise RecordingError(f"{path} cannot be read: {error}") from None
-    return kept.decode("utf-8", errors="replace")
+    return kept.decode("utf-8-sig", errors="replace")
 
 
 def _put(recording: Recording, line: dict[str, Any], record: Record | None) -> None:

@@ -183,12 +183,13 @@ def select(gpus: Sequence[Gpu], wanted: Sequence[str], pairing: Pairing) -> tupl
 
 
 def _one(gpus: Sequence[Gpu], name: str, pairing: Pairing) -> str:
-    if name.startswith("cuda:") and name[5:].isdecimal():
+    # int() reads the digits of all scripts; nobody else does.
+    if name.startswith("cuda:") and name.isascii() and name[5:].isdecimal():
         index = int(name[5:])
         if index < len(pairing.order):
             return pairing.order[index]
         raise DeviceError(f"no {name}: this process may use {len(pairing.order)} GPUs")
-    if name.isdecimal():
+    if name.isascii() and name.isdecimal():
         found = [gpu.uuid for gpu in gpus if gpu.parent is None and gpu.index == int(name)]
     else:
         found = [gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]

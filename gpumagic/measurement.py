@@ -37,15 +37,21 @@ class Measurement:
         *,
         name: str = "",
         number: int | None = None,
-        gpus: str | Iterable[str] | None = None,
+        gpus: str | int | Iterable[str | int] | None = None,
         interval_s: float | None = None,
         sync: bool = False,
     ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a measurement is a string, not {name!r}")
+        names: list[str] | None = None
+        if gpus is not None:
+            given = (gpus,) if isinstance(gpus, (str, int)) else gpus
+            names = [str(gpu) for gpu in given]
         self.session = session
         self._sync = sync
         # A measurement inside a measured cell is a span of its own; a cell's is the cell.
         self._block: Span | None = None
-        self._lease = session.lease(f"profile {name}".strip(), gpus=gpus, interval_s=interval_s)
+        self._lease = session.lease(f"profile {name}".strip(), gpus=names, interval_s=interval_s)
         self._gpus = self._lease.gpus
         try:
             sampler = session.sampler
@@ -113,7 +119,7 @@ class Measurement:
 def profile(
     name: str = "",
     *,
-    gpus: str | Iterable[str] | None = None,
+    gpus: str | int | Iterable[str | int] | None = None,
     interval_s: float | None = None,
     sync: bool = False,
 ) -> Iterator[ProfileHandle]:
@@ -121,6 +127,7 @@ def profile(
 
     ``p`` stands for the :class:`~gpumagic.profiles.Profile` once the block has ended
     (``p.result``, or any of its attributes). An exception in the block goes on as ever.
+    ``gpus`` is an index, a list of names, or both as one text (``0``, ``"0,cuda:1"``).
     """
     measurement = Measurement(
         current(), name=name, gpus=gpus, interval_s=interval_s, sync=sync

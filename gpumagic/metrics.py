@@ -221,9 +221,10 @@ _ROWS: tuple[Metric, ...] = (
     ),
     Metric(
         "children_cpu_seconds", "children", "seconds", "counter", "host",
-        "psutil.Process.children cpu_times, differences added up",
-        "Processor seconds of this process's children, as far as they were seen while sampling"
-        " ran.",
+        "psutil.Process.cpu_times: children_user + children_system, and cpu_times of the living",
+        "Processor seconds of this process's children since sampling began, of all generations,"
+        " the ended ones included (on Linux). Not seen: what outlives its parent, and the last"
+        " moments of children that nobody waits for (SIGCHLD ignored).",
     ),
     Metric(
         "host_cpu_seconds", "CPU", "seconds", "counter", "host",
@@ -239,8 +240,9 @@ _ROWS: tuple[Metric, ...] = (
     ),
     Metric(
         "children_cpu_ratio", "children", "cores", "gauge", "host",
-        "psutil.Process.children cpu_times, difference over the interval",
-        "Processor time of this process's children (DataLoader workers); 1.0 is one core.",
+        "children_cpu_seconds, difference over the interval",
+        "Processor time of this process's children (DataLoader workers, commands), as far as"
+        " children_cpu_seconds sees them; 1.0 is one core.",
         window_s=1.0, rate_of="children_cpu_seconds",
         ceiling="host_cpu_limit_ratio",
     ),

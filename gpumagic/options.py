@@ -8,6 +8,7 @@ __all__ = ["check_interval", "check_window", "parse_gpus", "parse_strips"]
 
 _INTERVAL_S = (0.02, 3600.0)
 _WINDOW_S = (5.0, 7 * 86400.0)
+_MOST_DIGITS = 9
 
 
 def _within(name: str, value: float, bounds: tuple[float, float], remedy: str) -> float:
@@ -30,10 +31,21 @@ def check_window(value: float) -> float:
 
 def parse_gpus(text: str) -> tuple[str, ...]:
     """Split a list of GPUs, e.g. ``0,1``, ``GPU-8f3a``, ``cuda:0``, ``all`` or ``usable``."""
-    names = tuple(part.strip() for part in text.replace(",", " ").split())
+    names = tuple(_gpu_name(part) for part in text.replace(",", " ").split())
     if not names:
         raise SettingError("no GPU is named: give indices, UUIDs, cuda:N, all or usable")
     return names
+
+
+def _gpu_name(name: str) -> str:
+    """Write an index as NVML and torch do, because names are also compared as text."""
+    prefix = "cuda:" if name.startswith("cuda:") else ""
+    digits = name.removeprefix(prefix)
+    if not digits.isdecimal():
+        return name
+    if not digits.isascii() or len(digits) > _MOST_DIGITS:
+        raise SettingError(f"{name[:40]!r} is no GPU's index: write it in digits, such as 0")
+    return prefix + str(int(digits))
 
 
 def parse_strips(text: str) -> tuple[str, ...]:

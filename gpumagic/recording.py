@@ -20,10 +20,13 @@ from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["MAX_SAMPLES", "Record", "Recording", "Series"]
+__all__ = ["MAX_SAMPLES", "REACH_PERIODS", "Record", "Recording", "Series"]
 
 MAX_SAMPLES = 72_000
 """Samples kept of one source and device: two hours at ten a second."""
+
+REACH_PERIODS = 2.5
+"""Periods after a reading over which its value is carried on, or joined to the next one."""
 
 _MAX_EVENTS = 10_000
 _NAN = math.nan
@@ -57,13 +60,23 @@ class _Track:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.dropped_until: float | None = None
+        # Periods change and sampling pauses: how far a reading reaches is known only while
+        # the period that it was taken at is in force.
+        self.reach = math.inf
+        self.longest_period: float | None = None
+        self.breaks: deque[tuple[float, float]] = deque(maxlen=_MAX_EVENTS)
         self.times = array("d")
         self.columns: dict[str, array[float]] = {}
 
-    def append(self, sample: Sample) -> None:
+    def append(self, sample: Sample, period: float | None) -> None:
         # A stamp can be a hair older than the last one (another thread's reading); the order
         # of times is what bisection rests on.
         time = max(sample.time, self.times[-1]) if self.times else sample.time
+        if self.times and time - self.times[-1] > self.reach:
+            self.breaks.append((self.times[-1], time))
+        self.reach = math.inf if period is None else REACH_PERIODS * period
+        if period is not None:
+            self.longest_period = max(period, self.longest_period or 0.0)
         values = sample.values
         for name, column in self.columns.items():
             column.append(values.get(name, _NAN))
@@ -90,8 +103,8 @@ class Recording:
 
     ``max_samples`` bounds the samples of each source and device; the oldest go first, an
     eighth of the bound at once, so that up to an eighth more can be held.
-    ``periods`` maps a source to the seconds between its readings, for whoever has to tell a
-    gap from a slow source.
+    ``periods`` maps a source to the seconds between its readings from now on; what was in force
+    when a sample came is remembered with it (see :meth:`breaks`).
     """
 
     def __init__(self, *, max_samples: int = MAX_SAMPLES) -> None:
@@ -144,7 +157,7 @@ class Recording:
             track = self._tracks.get(key)
             if track is None:
                 track = self._tracks[key] = _Track(self._max_samples)
-            track.append(sample)
+            track.append(sample, self.periods.get(sample.source))
             closed = self._close_gaps(sample) if self._open_gaps else []
         for gap in closed:
             self._publish(gap)
@@ -302,6 +315,30 @@ class Recording:
             track = self._tracks.get((device, source))
             return track.times[track.slice(start, end)].tolist() if track else []
 
+    def breaks(
+        self, source: str, device: str, start: float = -math.inf, end: float = math.inf
+    ) -> list[tuple[float, float]]:
+        """List the pairs of readings around ``[start, end]`` that are too far apart to be joined.
+
+        Too far is judged by the period in force at the earlier one. Infinity stands for the
+        next reading where the newest one no longer reaches ``end``.
+        """
+        with self._lock:
+            track = self._tracks.get((device, source))
+            if track is None or not track.times:
+                return []
+            found = [(a, b) for a, b in track.breaks if a <= end and b >= start]
+            newest = track.times[-1]
+            if end - newest > track.reach:
+                found.append((newest, math.inf))
+            return found
+
+    def longest_period(self, source: str, device: str) -> float | None:
+        """Return the longest period at which a source has read a device, or ``None``."""
+        track = self._tracks.get((device, source))
+        known = [p for p in (track and track.longest_period, self.periods.get(source)) if p]
+        return max(known, default=None)
+
     def latest(self, metric: str, device: str) -> tuple[float, float] | None:
         """Return the time and value of the newest reading of a metric, or ``None``.
 
@@ -384,6 +421,7 @@ class Recording:
             {"time": s.time, "device": s.device, "source": s.source, **s.values}
             for s in self.samples()
         ]
-        frame: pandas.DataFrame = pandas.DataFrame(rows, columns=None if rows else ["time", "device", "source"])
+        columns = None if rows else ["time", "device", "source"]
+        frame: pandas.DataFrame = pandas.DataFrame(rows, columns=columns)
         frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
         return frame

@@ -82,6 +82,7 @@ class Session:
         self.recording = Recording(max_samples=self.settings.max_samples)
         self.profiles: deque[Profile] = deque(maxlen=_KEPT_PROFILES)
         self.watch: Any = None
+        self.record: Any = None
         self._make = make
         self._lock = threading.RLock()
         self._leases: list[Lease] = []
@@ -107,7 +108,7 @@ class Session:
         self,
         who: str,
         *,
-        gpus: str | Iterable[str] | None = None,
+        gpus: str | Iterable[str | int] | None = None,
         interval_s: float | None = None,
     ) -> Lease:
         """Claim sampling of some GPUs at an interval; defaults come from the settings.
@@ -262,11 +263,21 @@ class Session:
         watch.stop()
         return True
 
+    def stop_record(self) -> Any:
+        """End the recording into a file, if there is one; return it, or ``None``."""
+        record, self.record = self.record, None
+        if record is not None:
+            record.close()
+        return record
+
     def close(self) -> None:
-        """Freeze the view, drop all leases and stop the sampler."""
+        """Freeze the view, end the recording, drop all leases and stop the sampler."""
         if not self.alive:
             return
-        self.stop_watch()
+        try:
+            self.stop_watch()
+        finally:
+            self.stop_record()
         with self._lock:
             self._leases.clear()
             self._stop_sampler()

@@ -19,21 +19,30 @@ class GpuMagic(Configurable):
     interval_s = CFloat(
         0.1, help="Seconds between two quick readings (NVML counters, torch's allocator)."
     ).tag(config=True)
-    window_s = CFloat(60.0, help="Seconds that the live view shows.").tag(config=True)
+    window_s = CFloat(
+        60.0, help="Seconds that the live view shows; a running one without a -w follows."
+    ).tag(config=True)
     gpus = Unicode(
         "usable",
-        help="GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel).",
+        help="GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel);"
+        " for the next %gpuwatch or measured cell.",
     ).tag(config=True)
     metrics = Unicode(
-        "util,mem,power,temp", help="Strips of the live view, by their short names."
+        "util,mem,power,temp",
+        help="Strips of the live view, by their short names; for the next %gpuwatch.",
     ).tag(config=True)
     renderer = CaselessStrEnum(
         ["auto", "bqplot", "svg"], default_value="auto",
-        help="What draws the live view; auto takes bqplot while it can carry the load.",
+        help="What draws the live view; auto takes bqplot while it can carry the load;"
+        " for the next %gpuwatch.",
     ).tag(config=True)
-    updates_per_s = CFloat(4.0, help="Updates of the live view per second.").tag(config=True)
+    updates_per_s = CFloat(
+        4.0, help="Updates of the live view per second; a running one follows."
+    ).tag(config=True)
     max_samples = CInt(
-        72_000, help="Samples kept of each source and GPU before the oldest go."
+        72_000,
+        help="Samples kept of each source and GPU before the oldest go; to be set before the"
+        " first use.",
     ).tag(config=True)
 
     @validate("interval_s")

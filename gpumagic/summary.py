@@ -6,7 +6,7 @@ cell that is too short for a figure gets none, and the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -101,13 +101,19 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """What one device did in a span."""
+    """What one device did in a span.
+
+    For ``lost_s`` seconds of it the device could not be read, for ``gap_reason``; means are
+    over the rest.
+    """
 
     device: Device
     figures: Mapping[str, Figure]
     energy: Energy
     throttling: Throttling
     coverage: Coverage | None
+    lost_s: float = 0.0
+    gap_reason: str = ""
 
     def figure(self, metric: str) -> Figure:
         """Return a metric's figure; one that was never read says so."""
@@ -205,6 +211,51 @@ def _device(
         _energy(recording, span, device, reasons),
         _throttling(recording, span, device, reasons),
         _coverage(recording, span, device, _quick(device)),
+        *_lost(recording, span, device, _quick(device)),
+    )
+
+
+def _gaps(
+    recording: Recording, span: Span, device: Device, source: str
+) -> list[tuple[float, float, str]]:
+    """List the stretches of a span in which a source gave nothing for a device, and why."""
+    assert span.end is not None
+    found = [
+        (max(gap.start, span.start), span.end if gap.end is None else min(gap.end, span.end),
+         gap.reason)
+        for gap in recording.gaps(span.start, span.end)
+        if gap.source == source and gap.device in (device.id, None)
+    ]
+    return sorted(gap for gap in found if gap[1] > gap[0])
+
+
+def _lost(
+    recording: Recording, span: Span, device: Device, source: str
+) -> tuple[float, str]:
+    """Return for how long a source gave nothing for a device, and the longest gap's reason."""
+    gaps = _gaps(recording, span, device, source)
+    if not gaps:
+        return 0.0, ""
+    lost, until = 0.0, span.start
+    for start, end, _ in gaps:
+        lost += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return lost, max(gaps, key=lambda gap: gap[1] - gap[0])[2]
+
+
+def _without_break(
+    recording: Recording, device: Device, source: str, one: float, other: float
+) -> bool:
+    """Tell whether a reading at one time can stand for another: no gap lies between them."""
+    period = recording.periods.get(source, 0.1)
+    early, late = min(one, other), max(one, other)
+    if late - early > max(_STALE_PERIODS * period, 0.5):
+        return False
+    return not any(
+        gap.source == source and gap.device in (device.id, None)
+        # A gap ends with the reading that ends it.
+        and gap.start < late and (gap.end is None or gap.end > early)
+        for gap in recording.gaps(early, late)
     )
 
 
@@ -229,14 +280,23 @@ def _figure(
     series, _ = _around(recording, metric, device.id, span)
     if not series:
         return Figure(metric.name, reason=_why_absent(recording, span, device, metric, reasons))
-    start = next((v for t, v in reversed(list(series)) if t <= span.start), None)
-    end = next((v for t, v in series if t >= span.end), None)
-    inside = [v for t, v in series if t - metric.reach_s >= span.start and t <= span.end]
+
+    def near(points: Iterable[tuple[float, float]], edge: float) -> float | None:
+        point = next(iter(points), None)
+        if point is None:
+            return None
+        there = _without_break(recording, device, metric.source, point[0], edge)
+        return point[1] if there else None
+
+    start = near(((t, v) for t, v in reversed(list(series)) if t <= span.start), span.start)
+    end = near(((t, v) for t, v in series if t >= span.end), span.end)
+    counting = [(t, v) for t, v in series if t - metric.reach_s >= span.start and t <= span.end]
+    inside = [v for _, v in counting]
     if start is None and metric.reach_s == 0 and inside:
         # The source came up inside the span (CUDA was initialised in the cell).
-        start = inside[0] if metric.source != "allocator" else None
+        start = near(counting, span.start) if metric.source != "allocator" else None
     if end is None and metric.reach_s == 0 and inside:
-        end = inside[-1]
+        end = near(reversed(counting), span.end)
     if metric.rate_of is not None:
         mean = _mean_rate(recording, span, device.id, METRICS[metric.rate_of])
         if mean is not None:
@@ -247,13 +307,6 @@ def _figure(
     counted = list(inside)
     if metric.name in _STATES:
         counted += [v for v in (start, end) if v is not None]
-    too_short = ""
-    if not inside:
-        too_short = (
-            f"too short to say: a reading speaks of {duration(metric.reach_s)}"
-            if metric.reach_s
-            else "too short to say: no reading fell into the cell"
-        )
     return Figure(
         metric.name,
         start=start,
@@ -261,8 +314,26 @@ def _figure(
         peak=max(counted) if counted else None,
         end=end,
         samples=len(inside),
-        reason=too_short,
+        reason="" if inside else _why_none_inside(recording, span, device, metric),
     )
+
+
+def _why_none_inside(
+    recording: Recording, span: Span, device: Device, metric: Metric
+) -> str:
+    """Say why there were readings around a span but none that counts in it."""
+    assert span.end is not None
+    lost, reason = _lost(recording, span, device, metric.source)
+    if lost and reason:
+        return reason
+    period = recording.periods.get(metric.source, 0.1)
+    if span.end - span.start > metric.reach_s + 3 * period:
+        return "no reading fell into the cell"
+    if period > metric.reach_s and period > 1:
+        return f"too short to say: a reading every {duration(period)}"
+    if metric.reach_s:
+        return f"too short to say: a reading speaks of {duration(metric.reach_s)}"
+    return "too short to say: no reading fell into the cell"
 
 
 def _mean_rate(
@@ -289,16 +360,19 @@ def _why_absent(
     if metric.name in device.absent:
         return device.absent[metric.name]
     assert span.end is not None
-    for gap in recording.gaps(span.start, span.end):
-        if gap.source == metric.source and gap.device in (device.id, None) and gap.reason:
-            return gap.reason
+    for source in (metric.source, _quick(device)):
+        # What loses a GPU is seen first by whoever reads it most often.
+        lost, reason = _lost(recording, span, device, source)
+        driver = source == metric.source or metric.source.startswith("nvml")
+        if lost and reason and driver:
+            return reason
     if metric.source in reasons:
         return reasons[metric.source]
     if metric.source == "allocator":
         return "torch has not initialised CUDA on this GPU in this process"
     if span.end - span.start > 3 * recording.periods.get(metric.source, 0.1):
         return "the device gave no value"
-    return "too short to say: no reading fell into the cell"
+    return _why_none_inside(recording, span, device, metric)
 
 
 def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> Figure:
@@ -341,7 +415,8 @@ def _energy(
     first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
     last = next(((t, v) for t, v in series if t >= span.end), None)
     if first is None or last is None:
-        return Energy(reason="the counter was not read at both ends of the cell")
+        _, reason = _lost(recording, span, device, metric.source)
+        return Energy(reason=reason or "the counter was not read at both ends of the cell")
     (t0, e0), (t1, e1) = first, last
     if e1 < e0:
         return Energy(reason="the counter went back (the driver was reloaded)")
@@ -370,7 +445,7 @@ def _throttling(
     if not series:
         around, _ = _around(recording, metric, device.id, span)
         if around:
-            return Throttling(reason="too short to say: no reading fell into the cell")
+            return Throttling(reason=_why_none_inside(recording, span, device, metric))
         return Throttling(reason=_why_absent(recording, span, device, metric, reasons))
     total = len(series)
     by_reason = {

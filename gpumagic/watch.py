@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from . import codec
+from .options import parse_strips
 from .session import Lease, Session
 from .sinks.jsonl import JsonLines
 from .units import duration
@@ -19,7 +20,7 @@ from .views.readings import elapsed
 from .views.refresher import Refresher
 from .views.scene import Scene, build_scene
 
-__all__ = ["DEMO", "Watch", "WatchOptions", "status_text"]
+__all__ = ["DEMO", "Record", "Watch", "WatchOptions", "record_text", "status_text"]
 
 DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 """The recording that ``--replay demo`` shows: a training run on an H200."""
@@ -34,17 +35,76 @@ _FEWEST_TICKS = 24
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a watch shows and how; see ``%gpuwatch?``."""
+    """What a watch shows and how; see ``%gpuwatch?``. ``None`` is as the settings say."""
 
-    gpus: tuple[str, ...] = ("usable",)
-    strips: tuple[str, ...] = ("util", "mem", "power", "temp")
+    gpus: tuple[str, ...] | None = None
+    strips: tuple[str, ...] | None = None
     interval_s: float | None = None
-    window_s: float = 60.0
-    renderer: str = "auto"
-    record: str | None = None
+    window_s: float | None = None
+    renderer: str | None = None
     replay: str | None = None
-    speed: float = 1.0
-    text: bool = False
+    speed: float | None = None
+    text: bool | None = None
+
+    def over(self, other: WatchOptions) -> WatchOptions:
+        """Return these options, and those of ``other`` where none is given here."""
+        given = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
+        if self.renderer is not None and self.text is None:
+            given["text"] = None  # who names what draws the widget wants the widget
+        return replace(other, **given)
+
+
+class Record:
+    """The session's recording into a file: it goes on from watch to watch until it is stopped.
+
+    A file that is there is replaced. Raises :class:`~gpumagic.errors.RecordingError` where it
+    cannot be written; nothing is left running then.
+    """
+
+    def __init__(self, session: Session, path: str, options: WatchOptions) -> None:
+        self.path = path
+        self._session = session
+        self._lease = self._claim(options)
+        try:
+            self._sink = JsonLines(session.recording, path)
+        except BaseException:
+            self._lease.release()
+            raise
+
+    def _claim(self, options: WatchOptions) -> Lease:
+        return self._session.lease("record", gpus=options.gpus, interval_s=options.interval_s)
+
+    def follow(self, options: WatchOptions) -> None:
+        """Record from now on what a new watch reads."""
+        before, self._lease = self._lease, self._claim(options)
+        before.release()
+
+    def writes_to(self, path: str) -> bool:
+        """Tell whether a path is that of the file, by whatever name."""
+        ours, other = Path(self.path).expanduser(), Path(path).expanduser()
+        try:
+            return ours.resolve() == other.resolve() or ours.samefile(other)
+        except OSError:
+            return False
+
+    @property
+    def lines(self) -> int:
+        """The number of lines written so far."""
+        return self._sink.lines
+
+    @property
+    def error(self) -> OSError | None:
+        """Why the file cannot be written any more."""
+        return self._sink.error
+
+    def close(self) -> None:
+        """End the recording; harmless a second time."""
+        self._sink.close()
+        self._lease.release()
 
 
 class _Live:
@@ -59,31 +119,28 @@ class _Live:
         self._lease: Lease | None = session.lease(
             "watch", gpus=options.gpus, interval_s=options.interval_s
         )
-        self._sink: JsonLines | None = None
-        if options.record:
-            try:
-                self._sink = JsonLines(session.recording, options.record)
-            except BaseException:
-                self._lease.release()
-                raise
+        # What is claimed and what is shown is the same, also when the setting changes later.
+        self._gpus = self._lease.gpus
 
     def span(self) -> tuple[float, float]:
         now = self.session.clock()
-        return now - self._options.window_s, now
+        return now - _window_s(self.session, self._options), now
 
     @property
     def caption(self) -> str:
         every = self.recording.periods.get("nvml", self.session.settings.interval_s)
-        return f"last {elapsed(self._options.window_s)}, every {every:g} s"
+        window = elapsed(_window_s(self.session, self._options))
+        return f"last {window}, every {every:g} s"
 
     def gpus(self) -> list[str] | None:
         # By name each time: a GPU can come, and torch's index is known only after CUDA is up.
-        return self.session.named_gpus(self._options.gpus)
+        return self.session.named_gpus(self._gpus)
 
     def notice(self) -> str | None:
         """Say why there is no GPU and what would bring it, or that the file cannot be written."""
-        if self._sink is not None and self._sink.error is not None:
-            return f"{self._options.record} cannot be written any more: {self._sink.error}"
+        record = self.session.record
+        if record is not None and record.error is not None:
+            return f"{record.path} cannot be written any more: {record.error}"
         if self.gpus():
             return None
         reason = self.reasons.get("nvml", "")
@@ -111,8 +168,6 @@ class _Live:
         return start, end
 
     def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -127,7 +182,9 @@ class _Replay:
         assert options.replay is not None
         path = DEMO if options.replay == "demo" else Path(options.replay)
         self.recording = codec.load(path)
+        self._session = session
         self._options = options
+        self._speed = 1.0 if options.speed is None else options.speed
         self._name = "a recorded H200" if options.replay == "demo" else path.name
         self._clock = session.clock
         self._begun = session.clock()
@@ -136,13 +193,13 @@ class _Replay:
         self._start, self._end = bounds
 
     def span(self) -> tuple[float, float]:
-        played = (self._clock() - self._begun) * self._options.speed
+        played = (self._clock() - self._begun) * self._speed
         now = min(self._end, self._start + 1.0 + played)
-        return now - self._options.window_s, now
+        return now - _window_s(self._session, self._options), now
 
     @property
     def caption(self) -> str:
-        speed = self._options.speed
+        speed = self._speed
         fast = "" if speed == 1 or self.over() else f", {speed:g} times as fast"
         return f"{self._name}, {elapsed(self._end - self._start)}{fast}"
 
@@ -172,6 +229,9 @@ class Watch:
     def __init__(self, session: Session, options: WatchOptions) -> None:
         self.options = options
         self._session = session
+        settings = session.settings
+        self._strips = options.strips or parse_strips(settings.metrics)
+        self._renderer = options.renderer or settings.renderer
         self._content: _Live | _Replay = (
             _Replay(session, options) if options.replay else _Live(session, options)
         )
@@ -189,7 +249,7 @@ class Watch:
         start, end = content.span()
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
-            strips=self.options.strips, state=content.state, caption=content.caption,
+            strips=self._strips, state=content.state, caption=content.caption,
             notice=content.notice(), reasons=content.reasons, cache=self._columns,
         )
 
@@ -202,38 +262,55 @@ class Watch:
             caption = f"{elapsed(end - start)}, {caption.partition(', ')[2]}"
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
-            strips=self.options.strips, caption=caption,
+            strips=self._strips, caption=caption,
             state="replay" if content.state == "replay" else "stopped",
             notice=content.notice(), reasons=content.reasons,
         )
 
     # -- life -------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Make the view without showing it: what can fail fails here.
+
+        Raises :class:`~gpumagic.errors.SettingError` for a renderer that is not installed.
+        """
+        if self._in_notebook() and not self.options.text:
+            from .views import live
+
+            self._view = live.make_view(self.scene(), self._renderer)
+
     def show(self) -> None:
-        """Display the view in the present output and keep it moving."""
+        """Display the view in the present output and keep it moving; see :meth:`prepare`."""
         from .views import text
 
-        scene = self.scene()
         if not self._in_notebook():
-            print(text.render(scene))
-            print("%gpuwatch shows it again, %gpuwatch stop ends it.")
+            if self.over_at_once:
+                print(text.render(self.frozen_scene()))
+            else:
+                print(text.render(self.scene()))
+                print("%gpuwatch shows it again, %gpuwatch stop ends it.")
             return
-        if self.options.text:
-            self._display({"text/plain": text.render(scene)})
+        if self._view is None and not self.options.text:
+            self.prepare()
+        scene = self.scene()
+        shown = {"text/plain": text.render(scene)}
+        if self._view is None:
+            self._display(shown)
             self._run(self._tick_text, _TEXT_PERIOD_S)
             return
-        self._show_widget(scene)
+        self._display({**self._view.bundle(), **shown})
+        self._run(self._tick, self._period_s(scene))
 
-    def _show_widget(self, scene: Scene) -> None:
-        from .views import live, text
+    @property
+    def over_at_once(self) -> bool:
+        """Whether nothing is left to stop once it is shown: a recording as text in a terminal."""
+        return self._content.state == "replay" and not self._in_notebook()
 
-        self._view = live.make_view(scene, self.options.renderer)
-        self._display({**self._view.bundle(), "text/plain": text.render(scene)})
+    def _period_s(self, scene: Scene) -> float:
         # A column of a long window fills slowly, and its scene is dear: four updates for each
         # column show all there is.
-        column_s = self.options.window_s / scene.columns
-        period_s = max(1.0 / self._session.settings.updates_per_s, min(column_s / 4, _SLOWEST_S))
-        self._run(self._tick, period_s)
+        column_s = _window_s(self._session, self.options) / scene.columns
+        return max(1.0 / self._session.settings.updates_per_s, min(column_s / 4, _SLOWEST_S))
 
     def _run(self, tick: Any, period_s: float) -> None:
         self._refresher = Refresher(tick, period_s)
@@ -246,10 +323,13 @@ class Watch:
             self._refresher.follow()
 
     def _tick(self) -> None:
-        self._view.update(self.scene())
+        scene = self.scene()
+        self._view.update(scene)
         refresher = self._refresher
-        if self._content.over() and refresher is not None and refresher.ticks >= _FEWEST_TICKS:
-            refresher.period_s = 3600.0
+        if refresher is None:
+            return
+        over = self._content.over() and refresher.ticks >= _FEWEST_TICKS
+        refresher.period_s = 3600.0 if over else self._period_s(scene)  # a setting may change
 
     def _tick_text(self) -> None:
         from .views import text
@@ -311,6 +391,10 @@ class Watch:
         return f"watch: {self._content.caption}, {drawn}"
 
 
+def _window_s(session: Session, options: WatchOptions) -> float:
+    return session.settings.window_s if options.window_s is None else options.window_s
+
+
 def _twin(scene: Scene) -> dict[str, Any]:
     from .views import png, text
 
@@ -329,9 +413,18 @@ def _needs_parent() -> bool:
     return bool(version.startswith("7.0."))
 
 
+def record_text(record: Record) -> str:
+    """Say in words how far a recording into a file has come."""
+    lines = "1 line" if record.lines == 1 else f"{record.lines} lines"
+    trouble = f"; it cannot be written any more: {record.error}" if record.error else ""
+    return f"{record.path}, {lines}{trouble}"
+
+
 def status_text(session: Session) -> str:
     """Say in text what runs: the watch, who holds the sampler, and how sources keep time."""
     lines = [session.watch.status() if session.watch is not None else "watch: none"]
+    if session.record is not None:
+        lines.append(f"recording: {record_text(session.record)}")
     sampler = session.sampler
     if sampler is None:
         lines.append("sampling: stopped (nobody needs it)")

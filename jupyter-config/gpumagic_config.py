@@ -9,21 +9,23 @@ c = get_config()  # noqa: F821
 # Seconds between two quick readings (NVML counters, torch's allocator).
 # c.GpuMagic.interval_s = 0.1
 
-# Seconds that the live view shows.
+# Seconds that the live view shows; a running one without a -w follows.
 # c.GpuMagic.window_s = 60.0
 
-# GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel).
+# GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel); for the next
+# %gpuwatch or measured cell.
 # c.GpuMagic.gpus = "usable"
 
-# Strips of the live view, by their short names.
+# Strips of the live view, by their short names; for the next %gpuwatch.
 # c.GpuMagic.metrics = "util,mem,power,temp"
 
-# What draws the live view; auto takes bqplot while it can carry the load.
+# What draws the live view; auto takes bqplot while it can carry the load; for the next
+# %gpuwatch.
 # One of: auto, bqplot, svg.
 # c.GpuMagic.renderer = "auto"
 
-# Updates of the live view per second.
+# Updates of the live view per second; a running one follows.
 # c.GpuMagic.updates_per_s = 4.0
 
-# Samples kept of each source and GPU before the oldest go.
+# Samples kept of each source and GPU before the oldest go; to be set before the first use.
 # c.GpuMagic.max_samples = 72000

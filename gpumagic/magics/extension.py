@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,12 @@ class Extension:
     def unregister(self) -> None:
         """Take everything out again and stop what runs; harmless a second time."""
         atexit.unregister(self.unregister)
+        measured = bool(self._measured)
         self._cell.unregister()
+        if measured:
+            print(
+                "gpumagic was unloaded while this cell was measured: no report", file=sys.stderr
+            )
         lines = self.shell.magics_manager.magics["line"]
         for name, function in self._magics.items():
             if lines.get(name) is function:

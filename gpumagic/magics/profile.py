@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -68,8 +72,15 @@ class Options:
 
 
 def _options(found: Any) -> Options:
-    if found.output and not found.output.isidentifier():
-        raise UsageError(f"-o takes the name of a variable; {found.output!r} is none")
+    output = found.output
+    if output and not output.isidentifier():
+        raise UsageError(f"-o takes the name of a variable; {output!r} is none")
+    if keyword.iskeyword(output) or hasattr(builtins, output):
+        # A keyword could never be read back; a builtin's name would hide the builtin.
+        raise UsageError(
+            f"-o takes the name of a variable; {output!r} is a name of Python's own: take"
+            " another, such as -o p"
+        )
     return Options(
         found.name, found.output, found.quiet, found.interval, found.gpus, found.sync
     )
@@ -98,6 +109,11 @@ def end(shell: Any, measurement: Measurement, options: Options, outcome: CellOut
         return
     result = measurement.end(outcome.status)
     _deliver(shell, result, options, hold=outcome.clear_output_pending)
+    if outcome.ignored and not outcome.clear_output_pending:
+        print(
+            "gpumagic: a %%gpuprofile inside a measured cell is not measured apart",
+            file=sys.stderr,
+        )
 
 
 def _deliver(shell: Any, result: Profile, options: Options, *, hold: bool) -> None:
@@ -118,6 +134,7 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     """Return the line magics of this module by name."""
 
     def gpuprofile(line: str) -> Any:
+        __tracebackhide__ = True  # IPython leaves such frames out of what it shows
         return _run_statement(extension, line)
 
     gpuprofile.__doc__ = """Measure one statement: ``%gpuprofile [options] STATEMENT``.
@@ -125,7 +142,7 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
         %gpuprofile train_step(model, batch)
         %gpuprofile --name step -o p train_step(model, batch)
 
-    The options are those of %%gpuprofile.
+    The options are those of %%gpuprofile; -- ends them, before a statement such as -x.
     """
     return {"gpuprofile": gpuprofile}
 
@@ -137,22 +154,33 @@ def _split(line: str) -> tuple[str, str]:
     options: list[str] = []
     while rest.startswith("-"):
         word, after = _word(rest)
-        if word not in takes_value and word not in ("-q", "--quiet", "--sync"):
-            if word == "--":
-                rest = after
-            elif not word.startswith("--") or "=" not in word:
-                break  # a statement such as -x
-            else:
-                options.append(word)
-                rest = after
-                continue
+        if word == "--":
+            rest = after
             break
+        option = word.partition("=")[0]
+        known = word in takes_value or word in ("-q", "--quiet", "--sync")
+        if not known and not (option.startswith("--") and option in takes_value):
+            _refuse_option(word, rest)
+            break  # a statement such as -1 or -f(x)
         options.append(word)
         rest = after
         if word in takes_value:
             word, rest = _word(rest)
             options.append(word)
     return " ".join(options), rest
+
+
+def _refuse_option(word: str, rest: str) -> None:
+    """Raise for a word that reads as an option, though it could be a negated variable."""
+    if re.fullmatch(r"-[A-Za-z]\w*|--[A-Za-z][\w-]*(=.*)?", word, re.DOTALL) is None:
+        return
+    why = f"there is no option {word}"
+    if word[:2] in ("-n", "-o", "-i", "-g"):
+        why = f"{word[:2]} takes its value apart, as in {word[:2]} {word[2:]}"
+    raise UsageError(
+        f"%gpuprofile: {why} (%gpuprofile? shows the options); -- ends the options, as in"
+        f" %gpuprofile -- {rest}"
+    )
 
 
 def _word(text: str) -> tuple[str, str]:
@@ -168,16 +196,30 @@ def _word(text: str) -> tuple[str, str]:
     return text, ""
 
 
+def _compiled(statement: str) -> CodeType:
+    try:
+        return compile(statement, "<gpuprofile>", "eval")
+    except (SyntaxError, ValueError):  # ValueError: a null character, before Python 3.12
+        pass  # outside of the except, so that an error below is not chained to this one
+    try:
+        return compile(statement, "<gpuprofile>", "exec")
+    except (SyntaxError, ValueError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+    # IPython shows a SyntaxError that a magic raises with all frames, ours among them.
+    raise UsageError(
+        f"%gpuprofile: SyntaxError: {why}: {statement.strip()} (a cell with ! or % lines or await"
+        " is measured by %%gpuprofile)"
+    )
+
+
 def _run_statement(extension: Extension, line: str) -> Any:
+    __tracebackhide__ = True
     head, statement = _split(line)
     if not statement.strip():
         raise UsageError("%gpuprofile takes a statement; for a whole cell use %%gpuprofile")
     options = _options(_parser("%gpuprofile").parse_line(head))
     shell = extension.shell
-    try:
-        code = compile(statement, "<gpuprofile>", "eval")
-    except SyntaxError:
-        code = compile(statement, "<gpuprofile>", "exec")
+    code = _compiled(statement)
     measurement = begin(extension.session, options, None)
     status: SpanStatus = "ok"
     try:

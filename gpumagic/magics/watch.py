@@ -10,16 +10,21 @@ from IPython.core.error import UsageError
 from .arguments import MagicParser, interval, one_line_errors, window
 
 if TYPE_CHECKING:
+    from ..session import Session
+    from ..watch import WatchOptions
     from .extension import Extension
 
 __all__ = ["line_magics"]
 
 _DESCRIPTION = """Show the GPUs and the host live, also while a cell runs.
 
-    %gpuwatch                 show, or move the view to this cell
+    %gpuwatch                 show, or move the view to this cell with its options
     %gpuwatch stop            freeze: the output becomes a picture that stays in the file
     %gpuwatch status          say in text what runs and how it keeps its time
     %gpuwatch --replay demo   the same view of a recording (a file, or the one shipped)
+
+Options given to a second %gpuwatch replace those of the first. A recording goes on, whatever
+is shown, until %gpuwatch stop or a --record of another file.
 """
 
 
@@ -39,12 +44,17 @@ def _parser() -> MagicParser:
     parser.add_argument(
         "-m", "--metrics", help="strips by short names, e.g. util,mem,power,temp,sm-clock"
     )
-    parser.add_argument("--record", metavar="FILE", help="write JSON lines too (.gz compresses)")
+    parser.add_argument(
+        "--record", metavar="FILE",
+        help="write JSON lines too (.gz compresses); a FILE that is there is replaced",
+    )
     parser.add_argument("--replay", metavar="FILE", help="show a recording; demo is shipped")
     parser.add_argument(
-        "--speed", type=float, default=1.0, help="how fast a recording is replayed (1)"
+        "--speed", type=float, help="how fast a recording is replayed (1)"
     )
-    parser.add_argument("--text", action="store_true", help="text instead of a widget")
+    parser.add_argument(
+        "--text", action="store_true", default=None, help="text instead of a widget"
+    )
     parser.add_argument(
         "--renderer", choices=["auto", "bqplot", "svg"], help="what draws the widget (auto)"
     )
@@ -58,6 +68,8 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     def gpuwatch(line: str) -> None:
         options = parser.parse_line(line)
         with one_line_errors("%gpuwatch"):
+            if options.action is not None:
+                _no_options(options)
             if options.action == "stop":
                 _stop(extension)
             elif options.action == "status":
@@ -69,35 +81,94 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     return {"gpuwatch": gpuwatch}
 
 
+def _no_options(options: Any) -> None:
+    given = [name for name, value in vars(options).items() if value is not None]
+    given.remove("action")
+    if given:
+        raise UsageError(
+            f"%gpuwatch: {options.action} takes no options; leave out"
+            f" {', '.join('--' + name for name in given)}"
+        )
+
+
+def _check(options: Any) -> None:
+    for name in ("record", "replay"):
+        path = getattr(options, name)
+        if path is not None and not path.strip():
+            raise UsageError(
+                f"%gpuwatch: --{name} names no file; if it stands for a $variable, set that first"
+            )
+    if options.replay and options.record:
+        raise UsageError("%gpuwatch: --replay shows a recording; --record needs a live one")
+    if options.speed is not None and not 0.01 <= options.speed <= 10_000:
+        raise UsageError(f"%gpuwatch: --speed is {options.speed:g}; it goes from 0.01 to 10000")
+
+
 def _start(extension: Extension, options: Any) -> None:
     from ..options import parse_gpus, parse_strips
     from ..watch import Watch, WatchOptions
 
-    if options.replay and options.record:
-        raise UsageError("%gpuwatch: --replay shows a recording; --record needs a live one")
-    if not 0.01 <= options.speed <= 10_000:
-        raise UsageError(f"%gpuwatch: --speed is {options.speed:g}; it goes from 0.01 to 10000")
-    settings = extension.settings
+    _check(options)
     chosen = WatchOptions(
-        gpus=parse_gpus(settings.gpus if options.gpus is None else options.gpus),
-        strips=parse_strips(settings.metrics if options.metrics is None else options.metrics),
+        gpus=None if options.gpus is None else parse_gpus(options.gpus),
+        strips=None if options.metrics is None else parse_strips(options.metrics),
         interval_s=options.interval,
-        window_s=options.window or settings.window_s,
-        renderer=options.renderer or settings.renderer,
-        record=options.record,
+        window_s=options.window,
+        renderer=options.renderer,
         replay=options.replay,
         speed=options.speed,
         text=options.text,
     )
     session = extension.session
-    watch = Watch(session, chosen)  # raises before the old one goes
+    before = session.watch
+    # A replay and the view of this machine take nothing over from each other.
+    if before is not None and not (chosen.replay or before.options.replay):
+        chosen = chosen.over(before.options)
+    watch = Watch(session, chosen)
+    try:  # what raises here leaves the old watch and its recording as they are
+        watch.prepare()
+        if options.record:
+            _record(session, options.record, chosen)
+        elif session.record is not None and not chosen.replay:
+            session.record.follow(chosen)
+    except BaseException:
+        watch.stop()
+        raise
+    if watch.over_at_once:
+        watch.show()
+        watch.stop()
+        return
     session.stop_watch()
     session.watch = watch
     watch.show()
 
 
+def _record(session: Session, path: str, options: WatchOptions) -> None:
+    """Record into a file; the recording before this one ends."""
+    from ..watch import Record, record_text
+
+    # Two streams into one file would mix their lines, so the old one ends first.
+    if session.record is not None and session.record.writes_to(path):
+        session.stop_record()
+    record = Record(session, path, options)
+    before = session.stop_record()
+    session.record = record
+    if before is not None:
+        print(f"recorded: {record_text(before)}")
+
+
 def _stop(extension: Extension) -> None:
-    if not extension.session.stop_watch():
+    from ..watch import record_text
+
+    session = extension.session
+    stopped = False
+    try:
+        stopped = session.stop_watch()
+    finally:
+        record = session.stop_record()
+        if record is not None:
+            print(f"recorded: {record_text(record)}")
+    if not stopped and record is None:
         print("No watch is running; %gpuwatch starts one.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time as real_time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ _SHARES = {
     "host_cpu_ratio": "host_cpu_seconds",
 }
 
-_LIST_CHILDREN_S = 2.0
+# Listing the children may take this part of the time at most.
+_LISTING_SHARE = 0.1
 # Processor times count in steps of 10 ms: a share over less than this would be noise.
 _SHORTEST_SHARE_S = 0.25
 
@@ -28,8 +30,8 @@ class HostSource:
     """Read the host once a second.
 
     Beside a busy cell psutil waits for the GIL at each file it opens, so the children are
-    listed every two seconds only and the reading lets quick sources in between its steps.
-    The first reading has no processor shares: they are differences.
+    listed less often where that takes long, and the reading lets quick sources in between its
+    steps. The first reading has no processor shares: they are differences.
     """
 
     name = "host"
@@ -40,10 +42,9 @@ class HostSource:
         self._psutil: Any = None
         self._own: Any = None
         self._children: dict[int, Any] = {}
-        self._listed = float("-inf")
+        self._list_from = float("-inf")
         self._before: tuple[float, dict[str, float]] | None = None
-        self._children_before: dict[int, float] = {}
-        self._children_total = 0.0
+        self._children_cpu = Rising()
         self._device: Device | None = None
 
     def open(self) -> None:
@@ -54,8 +55,8 @@ class HostSource:
         self._own = psutil.Process(os.getpid())
         self._before = None
         self._children = {}
-        self._children_before = {}
-        self._listed = float("-inf")
+        self._children_cpu.begin()
+        self._list_from = float("-inf")
         if self._cgroup is None:
             self._cgroup = Cgroup.of_this_process()
         machine = psutil.cpu_count() or 1
@@ -115,18 +116,12 @@ class HostSource:
 
     async def _read_children(self, time: float, values: dict[str, float]) -> None:
         psutil = self._psutil
-        if time - self._listed >= _LIST_CHILDREN_S:
-            self._listed = time
-            # A process object kept by PID would survive the reuse of its PID; psutil compares
-            # creation times, so equal objects are the same process.
-            children = [] if _childless(psutil) else self._own.children(recursive=True)
-            listed = {child.pid: child for child in children}
-            self._children = {
-                pid: self._children[pid] if self._children.get(pid) == child else child
-                for pid, child in listed.items()
-            }
-        count, rss, cpu = 0, 0, 0.0
-        seconds: dict[int, float] = {}
+        # The kernel adds the time of a child to its parent's when the parent waits for it.
+        # Parents are read first: a child that is waited for in between is missed until the
+        # next reading, and never counted twice.
+        seconds = _reaped_seconds(self._own.cpu_times())
+        self._list_children(time)
+        count, rss = 0, 0
         for pid, child in list(self._children.items()):
             await asyncio.sleep(0)
             try:
@@ -137,21 +132,66 @@ class HostSource:
                 continue
             count += 1
             rss += resident
-            seconds[pid] = times.user + times.system
-            # A child that is new here had no reading at the last tick: what it used before
-            # is not of this interval.
-            if pid in self._children_before:
-                cpu += max(0.0, seconds[pid] - self._children_before[pid])
-        self._children_total += cpu
-        values["children_cpu_seconds"] = self._children_total
-        self._children_before = seconds
+            seconds += times.user + times.system + _reaped_seconds(times)
+        values["children_cpu_seconds"] = self._children_cpu.add(seconds)
         values["children_count"] = float(count)
         values["children_rss_bytes"] = float(rss)
+
+    def _list_children(self, time: float) -> None:
+        if _childless(self._psutil):
+            self._children = {}
+            return
+        if time < self._list_from:
+            return
+        begun = real_time.perf_counter()
+        listed = {child.pid: child for child in self._own.children(recursive=True)}
+        self._list_from = time + (real_time.perf_counter() - begun) / _LISTING_SHARE
+        # A process object kept by PID would survive the reuse of its PID; psutil compares
+        # creation times, so equal objects are the same process.
+        self._children = {
+            pid: self._children[pid] if self._children.get(pid) == child else child
+            for pid, child in listed.items()
+        }
 
     def close(self) -> None:
         """Forget the processes."""
         self._children = {}
         self._before = None
+
+
+class Rising:
+    """A counter of what a sum gains, where parts of the sum can be missed or go for good.
+
+    A sum that falls holds the counter. If it is still as low at the next reading, the part was
+    not just missed between two steps of a reading: the counter goes on from the lower sum.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._highest: float | None = None
+        self._fallen: float | None = None
+
+    def begin(self) -> None:
+        """Take the next sum as the one to count from."""
+        self._highest = self._fallen = None
+
+    def add(self, value: float) -> float:
+        """Take a sum in and return the counter."""
+        if self._highest is None or value >= self._highest:
+            self.total += 0.0 if self._highest is None else value - self._highest
+            self._highest, self._fallen = value, None
+        elif self._fallen is None:
+            self._fallen = value
+        else:
+            self.total += max(0.0, value - self._fallen)
+            self._highest, self._fallen = value, None
+        return self.total
+
+
+def _reaped_seconds(times: Any) -> float:
+    """Return the processor seconds of the children that a process has waited for."""
+    reaped: float = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return reaped
 
 
 def _childless(psutil: Any) -> bool:

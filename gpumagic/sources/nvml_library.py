@@ -218,7 +218,7 @@ class Nvml:
             found.append((gpu, handle))
             found.extend(self._slices(gpu, handle))
         if count and not found:
-            raise SourceUnavailable(f"none of the {count} GPUs can be opened: {why}")
+            raise SourceUnavailable(f"the driver lists {count} GPUs, but none can be opened: {why}")
         return found
 
     def _slices(self, gpu: Gpu, handle: Any) -> Sequence[tuple[Gpu, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..sample import Device
 from .bins import Grid
@@ -40,6 +40,7 @@ _LABEL_X = 168.0
 _VALUE_X = 578.0
 _DETAIL_X = 585.0
 _ROWS_WIDTH = 760.0
+_LEAST_TITLE = text_width("GPU 12", TITLE) * 1.06
 _SMALLEST_ZOOM = 1 / 64
 
 
@@ -167,10 +168,26 @@ def _rooms(rows: Sequence[Row], lines: int) -> list[float]:
     return rooms
 
 
+def _title_room(row: Row) -> float:
+    return _LABEL_X - 6 - _label_width(row)
+
+
+def _beside_title(row: Row) -> Row:
+    """Shorten the limit of a block's first row until the title has its room beside it.
+
+    A title cut short would be that of another GPU.
+    """
+    for limit in (row.limit, row.limit.rpartition(" ")[0], ""):
+        shorter = replace(row, limit=limit)
+        if _title_room(shorter) >= _LEAST_TITLE:
+            return shorter
+    return shorter
+
+
 def _title(device: Device, rows: Sequence[Row]) -> tuple[str, str, tuple[str, ...]]:
     """Return a block's title, what stands beside it and the small lines below."""
     torch = "" if device.torch_index is None else f"cuda:{device.torch_index}"
-    room = _LABEL_X - 6 - _label_width(rows[0])
+    room = _title_room(rows[0])
     title = fit(clean(device.label), TITLE, room)
     beside = text_width(title, TITLE) * 1.06 + 5 + text_width(torch, SMALL) <= room
     rooms = _rooms(rows, 5)
@@ -212,6 +229,7 @@ def rows_of(
         if not rows:
             continue
         device = group[0].device
+        rows[0] = _beside_title(rows[0])
         title, torch, lines = _title(device, rows)
         blocks.append(Block(device.id, title, torch, lines, clean(device.name), tuple(rows), first))
         # A block with few rows still has to hold the lines under its title.

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from statistics import median
 
 from ..metrics import METRICS, throttle_names
-from ..recording import Recording, Series
+from ..recording import REACH_PERIODS, Recording, Series
 from ..sample import Device
 from .bins import Grid, Hole, finite, merge
 from .column_cache import ColumnCache
 from .strips import Layer, Strip
 
 __all__ = ["LayerReading", "Reading", "View", "elapsed", "holes_of", "read", "source_of"]
-
-_REACH = 2.5
-"""Periods between two readings over which a value is carried on."""
 
 _STALE = 3.0
 """Periods after which a reading is no longer the present one."""
@@ -107,6 +104,26 @@ def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
     )
 
 
+def _unjoined(view: View, source: str, device: str) -> Iterator[Hole]:
+    """Yield the columns between readings that were too far apart when they were taken.
+
+    The columns of the readings themselves are left out: what was read stays.
+    """
+    grid = view.grid
+    for before, after in view.recording.breaks(source, device, grid.start, view.until):
+        start = (grid.first + grid.column(before) + 1) * grid.width
+        end = math.inf
+        if math.isfinite(after):
+            end = (grid.first + grid.column(after)) * grid.width
+        if start < end:
+            yield start, end
+
+
+def _reach(view: View, source: str, device: str, period: float) -> float:
+    """Return how far a reading can reach at most; breaks say where it does not."""
+    return REACH_PERIODS * (view.recording.longest_period(source, device) or period)
+
+
 def _period(view: View, metric: str, device: str) -> float:
     known = view.recording.periods.get(source_of(metric))
     if known is not None:
@@ -134,13 +151,14 @@ def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, fl
         metric = metrics[0]
         source = source_of(metric)
         period = _period(view, metric, device)
-        reach = _REACH * period
+        reach = _reach(view, source, device, period)
         dropped = view.recording.dropped_until(source, device)
         # What the recording has dropped is not to be seen either.
         whole = dropped is None or dropped < view.grid.start - reach
         columns, newest = (view.cache if whole else ColumnCache()).columns(
             (device, metrics), partial(_sum, view, metrics, device), view.grid,
-            reach=reach, until=view.until, holes=holes_of(view, source, device),
+            reach=reach, until=view.until,
+            holes=merge([*holes_of(view, source, device), *_unjoined(view, source, device)]),
         )
         if newest is not None:
             break
@@ -183,7 +201,9 @@ def _limits(
 ) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
     """Find where limits of a kind held work back; return that and the words for it."""
     period = _period(view, _REASONS_METRIC, device)
-    reach = _REACH * period
+    source = source_of(_REASONS_METRIC)
+    reach = _reach(view, source, device, period)
+    alone = {a for a, _ in view.recording.breaks(source, device, view.grid.start, view.until)}
     points = view.recording.series(
         _REASONS_METRIC, device, view.grid.start - reach, view.until
     )
@@ -200,7 +220,7 @@ def _limits(
         if ended == len(points):
             times.append(view.until)
         inside = [
-            (time, end if end - time <= reach else time + period)
+            (time, end if end - time <= reach and time not in alone else min(end, time + period))
             for time, end in pairwise(times) if time >= view.grid.start
         ]
         if inside:

@@ -66,12 +66,19 @@ def _throttled(gpu: DeviceSummary, said: set[str]) -> Fact:
     names = sorted(held.by_reason, key=lambda name: -held.by_reason[name])
     share = "under 1 %" if 0 < held.ratio < 0.005 else quantity(held.ratio, "ratio")
     rest = f", {' and '.join(names)}" if names else ""
-    return Fact("throttled", share, rest, limited=held.ratio > 0)
+    return Fact("throttled", share, rest + _while_read(gpu), limited=held.ratio > 0)
 
 
 def _clock(gpu: DeviceSummary) -> list[Fact]:
     mean = gpu.figure("gpu_sm_clock_hertz").mean
-    return [] if mean is None else [Fact("SM clock", quantity(mean, "hertz"), ", mean")]
+    return [] if mean is None else [Fact(
+        "SM clock", quantity(mean, "hertz"), ", mean" + _while_read(gpu)
+    )]
+
+
+def _while_read(gpu: DeviceSummary) -> str:
+    """Say of a share or a mean that it is not of the whole cell, where that is so."""
+    return " (while it could be read)" if gpu.lost_s else ""
 
 
 def _count(figure: Figure, label: str) -> list[Fact]:

@@ -13,7 +13,7 @@ from ..summary import DeviceSummary
 from ..units import duration
 from .report_evidence import evidence, facts, notes
 from .report_parts import Group, ReportLine, Section, Sentence, Strip
-from .report_rows import gpu_section, host_section
+from .report_rows import TOO_SHORT, gpu_section, host_section
 from .report_words import device_title, fold_idle, verdict
 from .wording import clean, short_name
 
@@ -85,7 +85,29 @@ def _sections(
         found.append(Section("", (Strip((ReportLine("GPU"),), None, clean(reason)),)))
     if summary.host is not None:
         found.append(host_section(summary.host, "Host" if several else "", profile.scene))
-    return _once(found)
+    return _once(found if several else _one_line(found))
+
+
+def _one_line(sections: Sequence[Section]) -> list[Section]:
+    """Gather what was too short to say of all devices in the first such line."""
+    short = [
+        strip for section in sections for strip in section.strips
+        if strip.bare and strip.missing.startswith(TOO_SHORT)
+    ]
+    if len(short) < 2:
+        return list(sections)
+    first, *rest = short
+    label = ", ".join(line.label for strip in short for line in strip.lines)
+    reasons = {strip.missing for strip in short}
+    reason = reasons.pop() if len(reasons) == 1 else TOO_SHORT
+    joined = Strip((ReportLine(label),), None, reason)
+    return [
+        replace(section, strips=tuple(
+            joined if strip is first else strip
+            for strip in section.strips if not any(strip is other for other in rest)
+        ))
+        for section in sections
+    ]
 
 
 def _once(sections: Sequence[Section]) -> tuple[Section, ...]:

@@ -34,7 +34,18 @@ class _Entry:
     ringed: bool = False
 
     @property
+    def too_short(self) -> bool:
+        """Whether the row would say little more than that: it has neither mean nor peak."""
+        return (
+            "mean" in self.columns
+            and self.figure.mean is None
+            and self.figure.reason.startswith(TOO_SHORT)
+        )
+
+    @property
     def measured(self) -> bool:
+        if self.too_short:
+            return False
         return any(getattr(self.figure, c) is not None for c in self.columns.split())
 
 
@@ -145,6 +156,8 @@ def _strips(
 ) -> tuple[Strip, ...]:
     """Make strips of what was measured; the rest is gathered by its reason, which stands once."""
     found: list[Strip] = []
+    short = {clean(e.figure.reason) for _, entries in strips for e in entries if e.too_short}
+    too_short = short.pop() if len(short) == 1 else TOO_SHORT
     missing: dict[str, tuple[int, list[str]]] = {}
     for name, entries in strips:
         measured = [entry for entry in entries if entry.measured]
@@ -153,6 +166,8 @@ def _strips(
         for entry in entries:
             if not entry.measured:
                 reason = clean(entry.figure.reason) or "not read"
+                if reason.startswith(TOO_SHORT):
+                    reason = too_short
                 missing.setdefault(reason, (len(found), []))[1].append(entry.label)
     everything = sum(len(entries) for _, entries in strips)
     for reason, (place, labels) in reversed(missing.items()):

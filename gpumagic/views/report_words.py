@@ -58,6 +58,8 @@ def _steady(figure: Figure, tolerance: float) -> bool:
 def _state(gpu: DeviceSummary) -> str:
     """Say in a word what a GPU did that needs no rows, or nothing if it does."""
     util = gpu.figure(_UTIL)
+    if gpu.lost_s:
+        return ""
     if not (_steady(gpu.figure(_ALLOCATED), 0) and _steady(gpu.figure(_USED), _SAME_BYTES)):
         return ""
     if util.peak == 0:
@@ -114,6 +116,7 @@ def _labels(devices: Sequence[Device]) -> str:
 def verdict(profile: Profile, shown: Sequence[DeviceSummary]) -> tuple[Sentence, ...]:
     """Say what the cell did, then what held it back or misleads."""
     found = [*_ending(profile), _use(profile, shown)]
+    found += _lost(profile.summary.gpus, profile.wall_s)
     found += _held_back(profile.summary.gpus)
     if profile.streams == "busy":
         found.append(Sentence(
@@ -144,16 +147,19 @@ def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
     if not gpus:
         return Sentence(_host(profile, wall))
     if len(gpus) == 1:
-        return Sentence(_one(gpus[0], "The GPU", wall))
+        return Sentence(_one(gpus[0], "The GPU", wall, profile.wall_s))
     used = [gpu for gpu in shown if not _state(gpu)]
     if len(used) == 1:
-        return Sentence(f"Of {len(gpus)} GPUs one was used: " + _one(used[0], "", wall))
+        only = _one(used[0], "", wall, profile.wall_s)
+        # Whether one was used that could not be read is not known.
+        known = used[0].figure(_UTIL).mean is not None
+        return Sentence(f"Of {len(gpus)} GPUs one was used: {only}" if known else only)
     if not used and all(_state(gpu) == "idle" for gpu in gpus):
         return Sentence(f"None of the {len(gpus)} GPUs was used: GPU-Util 0 % throughout.")
     return Sentence(_several(used or shown, len(gpus), wall))
 
 
-def _one(gpu: DeviceSummary, subject: str, wall: str) -> str:
+def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
     subject = subject or clean(gpu.device.label)
     util = gpu.figure(_UTIL)
     if util.mean is None:
@@ -161,6 +167,8 @@ def _one(gpu: DeviceSummary, subject: str, wall: str) -> str:
     if util.peak == 0:
         return _unused(gpu, subject)
     memory = _memory(gpu)
+    if gpu.lost_s:
+        wall = f"the {duration(max(wall_s - gpu.lost_s, 0.0))} that could be read"
     return f"{subject} was busy {_share(util.mean)} of {wall} (GPU-Util)" + (
         f"; {memory}." if memory else "."
     )
@@ -180,7 +188,31 @@ def _inside(subject: str) -> str:
     return "the GPU" if subject == "The GPU" else subject
 
 
+def _lost(gpus: Sequence[DeviceSummary], wall_s: float) -> list[Sentence]:
+    """Say which GPUs could not be read, for how long and why; those alike in one sentence."""
+    alike: dict[tuple[str, str], list[Device]] = {}
+    for gpu in gpus:
+        if not gpu.lost_s:
+            continue
+        long = "" if gpu.lost_s > 0.999 * wall_s else f" for {_of(gpu.lost_s, wall_s)}"
+        alike.setdefault((long, clean(gpu.gap_reason)), []).append(gpu.device)
+    return [
+        Sentence(f"{_labels(devices)} could not be read{long}", f": {reason}." if reason else ".",
+                 finding=True)
+        for (long, reason), devices in alike.items()
+    ]
+
+
+def _of(part: float, whole: float) -> str:
+    """Write a part of a time, its unit once if that is the same: ``3.0 of 5.0 s``."""
+    left, right = duration(part), duration(whole)
+    number, _, unit = left.partition(" ")
+    return f"{number} of {right}" if right.partition(" ")[2] == unit else f"{left} of {right}"
+
+
 def _unused(gpu: DeviceSummary, subject: str) -> str:
+    if gpu.lost_s:
+        return f"GPU-Util of {_inside(subject)} was 0 % while it could be read."
     if _state(gpu):
         figure = gpu.figure(_USED)
         values = _sampled(figure)
@@ -225,12 +257,19 @@ def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
     known = [(gpu.figure(_UTIL).mean, gpu) for gpu in used]
     means = [(mean, gpu) for mean, gpu in known if mean is not None]
     if not means:
-        return _unknown(used[0].figure(_UTIL), f"{count} GPUs", wall).replace(" was", " were")
+        # What is too short for some is not known of all.
+        figures = sorted(
+            (gpu.figure(_UTIL) for gpu in used), key=lambda f: f.reason.startswith(TOO_SHORT)
+        )
+        return _unknown(figures[0], f"{count} GPUs", wall).replace(" was", " were")
     highest, busiest = max(means, key=lambda item: item[0])
     lowest = min(mean for mean, _ in means)
     subject = f"{count} GPUs" if len(means) == count else f"{len(means)} of {count} GPUs"
     spread = span_text(scale_of(_UTIL), lowest, highest)
-    text = f"{subject} were busy {spread} % of {wall} (GPU-Util)"
+    verb = "was" if len(means) == 1 else "were"
+    if any(gpu.lost_s for _, gpu in means):
+        wall = "the time that could be read"
+    text = f"{subject} {verb} busy {spread} % of {wall} (GPU-Util)"
     if spread != span_text(scale_of(_UTIL), None, highest):
         text += f", {clean(busiest.device.label)} the most"
     metric = _ALLOCATED if any(gpu.figure(_ALLOCATED).measured for gpu in used) else _USED

@@ -31,6 +31,8 @@ _NARROW = {
     "%": 889, "W": 944, "@": 1015, "…": 1000, "_": 556,
 }
 
+_NARROWEST = min(_NARROW.values()) / 1000 * SLACK
+
 
 def clean(text: str) -> str:
     """Put a space in place of what no line of text can hold: line ends and control codes."""
@@ -45,11 +47,17 @@ def text_width(text: str, size: float) -> float:
 
 def fit(text: str, size: float, room: float) -> str:
     """Shorten a text with an ellipsis until it fits into ``room`` pixels."""
-    if text_width(text, size) <= room:
+    if len(text) * size * _NARROWEST <= room and text_width(text, size) <= room:
         return text
-    while text and text_width(text + "…", size) > room:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    # More characters than the narrowest ones that fit need not be looked at.
+    low, high = 0, min(len(text), int(max(room, 0.0) / (_NARROWEST * size)) + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text_width(text[:middle] + "…", size) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low].rstrip() + "…"
 
 
 def wrap(text: str, size: float, rooms: Sequence[float]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -195,6 +196,24 @@ def test_report_again(shell: InteractiveShell, capsys: pytest.CaptureFixture[str
         shell.run_line_magic("gpureport", "nobody")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="psutil tells of ended children on Linux only")
+def test_commands_in_a_measured_cell_count(shell: InteractiveShell) -> None:
+    """A cell that waits for a command reports the processor time that the command has used."""
+    shell.run_line_magic("load_ext", "gpumagic")
+    spin = "import time; t = time.process_time()\\nwhile time.process_time() - t < 1.5: pass"
+    before = os.times()
+    shell.run_cell(
+        "%%gpuprofile -q -o p\nimport subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', '{spin}'])"
+    )
+    after = os.times()
+    used = sum(after[2:4]) - sum(before[2:4])
+    assert used > 1.4
+    summary = shell.user_ns["p"].summary
+    ratio = summary.host.figure("children_cpu_ratio").mean
+    assert ratio == pytest.approx(used / summary.wall_s, abs=0.15)
+
+
 LOADED = """
 import sys, json
 from IPython.core.interactiveshell import InteractiveShell
@@ -246,6 +265,4 @@ def test_nvml_is_given_back(tmp_path: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return dict(os.environ)

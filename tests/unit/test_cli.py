@@ -258,6 +258,8 @@ def test_handlers_are_put_back() -> None:
         (["record", "--duration", "nan"], "give seconds above 0"),
         (["record", "--gpus", "0,7"], "(there are: 0, 1); give an index, a UUID or all"),
         (["record", "--gpus", ","], "give indices, UUIDs, all or usable"),
+        (["record", "--gpus", "٣"], "write it in digits, such as 0"),
+        (["record", "--out", ""], "--out names no file"),
         (["record", "--out", "/no/such/folder/x"], "/no/such/folder/x cannot be written"),
         (["record", "--often"], "--help shows all"),
         (["autoload", "maybe"], "gpumagic autoload --help"),
@@ -319,3 +321,13 @@ def test_doctor_into_a_closed_pipe(driver: NvmlStub) -> None:
     with os.fdopen(writer, "w") as closed:
         code, said = ended(start(driver, "doctor", out=closed))
     assert (code, said) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_doctor_onto_a_full_disk(driver: NvmlStub) -> None:
+    """``gpumagic doctor > /dev/full`` is a failure told in one line."""
+    with open("/dev/full", "w") as full:
+        code, said = ended(start(driver, "doctor", out=full))
+    assert code == 1
+    assert said.count("\n") == 1
+    assert "gpumagic doctor: standard output cannot be written: No space left" in said

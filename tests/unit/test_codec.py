@@ -277,6 +277,20 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         HEADER.encode() + b'{"kind":"span","time":1}\n' + SAMPLE.encode(),
         HEADER.encode() + b'{"kind":"gap","time":1}\n' + SAMPLE.encode(),
         HEADER.encode() + b'{"kind":"device"}\n' + SAMPLE.encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "NaN").encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "Infinity").encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "1e18").encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "-1").encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "9" * 400).encode(),
+        HEADER.encode() + SAMPLE.replace("1.0", "9" * 5000).encode() + SAMPLE.encode(),
+        HEADER.encode() + SAMPLE.replace("100", "9" * 400).encode(),
+        HEADER.encode() + b'{"kind":"span","time":1,"id":1e999}\n' + SAMPLE.encode(),
+        HEADER.encode() + b'{"kind":"span","time":1,"id":1,"end":NaN}\n' + SAMPLE.encode(),
+        HEADER.encode() + b'{"kind":"span","time":1,"id":1,"number":[]}\n' + SAMPLE.encode(),
+        HEADER.encode() + b'{"kind":"mark","time":1e300,"text":"x"}\n' + SAMPLE.encode(),
+        HEADER.encode() + b'{"kind":"mark","time":' + b"[" * 200_000 + b"\n" + SAMPLE.encode(),
+        HEADER.encode() + b'{"kind":"device","device":"a","nvml_index":"x"}\n' + SAMPLE.encode(),
+        b'{"kind":"recording","version":1,"period_nvml_s":NaN}\n' + SAMPLE.encode(),
         b"\x1f\x8b",
         b"\x1f\x8bnot really gzip",
         gzip.compress(b"hello\n"),
@@ -291,6 +305,51 @@ def test_garbage_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
         codec.load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (HEADER + SAMPLE.replace("1.0", "NaN"), "line 2 .* 'time': nan is no time in seconds"),
+        (SAMPLE.replace("1.0", "9" * 400), "line 1 .*too large"),
+        ('{"kind":"recording","version":"x"}\n' + SAMPLE, "line 1 .*version as 'x', .* no number"),
+    ],
+)
+def test_what_is_odd_is_named_with_its_line(tmp_path: Path, content: str, words: str) -> None:
+    """The error of an odd value says the line's number and what is wrong, in a short text."""
+    path = tmp_path / "x"
+    path.write_text(content)
+    with pytest.raises(RecordingError, match=words) as caught:
+        codec.load(path)
+    assert len(str(caught.value).removeprefix(str(path))) < 200
+
+
+def test_a_value_that_is_no_number_is_absent(tmp_path: Path) -> None:
+    """NaN and infinity, which some programs write as JSON, count as values that were not read."""
+    path = tmp_path / "run.jsonl"
+    odd = SAMPLE.replace("1.0", "2.0")
+    path.write_text(
+        HEADER + f'{{"kind":"device","device":"{GPU.id}","gpu_memory_total_bytes":Infinity}}\n'
+        + SAMPLE + odd.replace("100", "Infinity") + odd.replace("100", "NaN")
+    )
+    loaded = codec.load(path)
+    assert list(loaded.series("gpu_power_watts", GPU.id)) == [(1, 100)]
+    assert not loaded.devices[0].constants
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, packed: bool) -> None:
+    """A file that an editor saved with a UTF-8 mark at its begin is read as without it."""
+    raw = b"\xef\xbb\xbf" + (HEADER + SAMPLE).encode()
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    assert len(codec.load(path)) == 1
+
+
+def test_a_suffix_in_capitals_compresses(tmp_path: Path) -> None:
+    """A name in .GZ is compressed as one in .gz is."""
+    codec.save(whole(), tmp_path / "RUN.JSONL.GZ")
+    assert (tmp_path / "RUN.JSONL.GZ").read_bytes()[:2] == b"\x1f\x8b"
 
 
 def test_a_file_that_cannot_be_reached_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpumagic.devices import Gpu, Pairing, cuda_module, pair, parse_visible_devices, select
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, SettingError
+from gpumagic.options import parse_gpus
 
 A, B, C = "GPU-aaaa1111-0", "GPU-aaaa2222-0", "GPU-bbbb3333-0"
 GPUS = [Gpu(A, 0, "NVIDIA H200"), Gpu(B, 1, "NVIDIA H200"), Gpu(C, 2, "NVIDIA H200")]
@@ -274,6 +275,8 @@ def test_names_select_gpus(names: list[str], ids: tuple[str, ...]) -> None:
         ("cuda:x", "'cuda:x' is not a GPU"),
         ("-1", "'-1' is not a GPU"),
         ("²", "'²' is not a GPU"),
+        ("١", "'١' is not a GPU"),
+        ("cuda:١", "'cuda:١' is not a GPU"),
     ],
 )
 def test_a_name_that_fits_none_or_several_is_refused(name: str, text: str) -> None:
@@ -281,6 +284,28 @@ def test_a_name_that_fits_none_or_several_is_refused(name: str, text: str) -> No
     with pytest.raises(DeviceError) as caught:
         select(GPUS, [name], PAIRING)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("01", ("1",)),
+        ("00,cuda:01", ("0", "cuda:1")),
+        ("cuda:0 GPU-00 all", ("cuda:0", "GPU-00", "all")),
+        ("cuda:x", ("cuda:x",)),
+    ],
+)
+def test_an_index_loses_its_leading_zeros(text: str, names: tuple[str, ...]) -> None:
+    """An index is handed on as NVML and torch write it, and any other name as it is."""
+    assert parse_gpus(text) == names
+
+
+@pytest.mark.parametrize("text", ["٣", "cuda:٣", "1" * 5000])
+def test_an_index_is_of_plain_digits(text: str) -> None:
+    """Digits of other scripts and endless ones are refused with the remedy, in one short line."""
+    with pytest.raises(SettingError, match="write it in digits, such as 0") as caught:
+        parse_gpus(text)
+    assert len(str(caught.value)) < 120
 
 
 def test_a_slice_is_named_by_its_uuid_only() -> None:

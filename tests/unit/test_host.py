@@ -47,9 +47,10 @@ class Process:
 
     def __init__(self, pid: int, cpu: float = 0.0, rss: int = GIB) -> None:
         self.pid, self.cpu, self.rss = pid, cpu, rss
+        self.reaped = 0.0
         self.kin: list[Process] = []
         self.gone = False
-        self.listed = 0
+        self.listed, self.listing_s = 0, 0.0
 
     def oneshot(self) -> Any:
         if self.gone:
@@ -57,7 +58,10 @@ class Process:
         return contextlib.nullcontext()
 
     def cpu_times(self) -> Any:
-        return SimpleNamespace(user=self.cpu * 0.75, system=self.cpu * 0.25)
+        return SimpleNamespace(
+            user=self.cpu * 0.75, system=self.cpu * 0.25,
+            children_user=self.reaped * 0.5, children_system=self.reaped * 0.5,
+        )
 
     def memory_info(self) -> Any:
         return SimpleNamespace(rss=self.rss)
@@ -65,6 +69,7 @@ class Process:
     def children(self, recursive: bool) -> list[Process]:
         assert recursive
         self.listed += 1
+        real_time.sleep(self.listing_s)
         return [child for child in self.kin if not child.gone]
 
 
@@ -150,10 +155,10 @@ def test_a_second_reading_in_a_moment_has_no_shares(machine: Machine, source: Ho
     assert read(source, clock)["process_cpu_ratio"] == pytest.approx(0.5)
 
 
-def test_children_are_counted_from_when_they_are_seen(
+def test_children_are_counted_from_the_first_reading(
     machine: Machine, source: HostSource
 ) -> None:
-    """What a child used before its first reading is not of this interval; all rss counts."""
+    """What children used before the first reading is left out; a later child counts wholly."""
     clock = FakeClock()
     child = Process(101, cpu=50, rss=2 * GIB)
     machine.own.kin = [child]
@@ -170,8 +175,67 @@ def test_children_are_counted_from_when_they_are_seen(
     child.cpu, late.cpu = 52, 9
     third = read(source, clock)
     assert third["children_count"] == 2
-    assert third["children_cpu_ratio"] == pytest.approx(1.0)
-    assert third["children_cpu_seconds"] == pytest.approx(2.0)
+    assert third["children_cpu_ratio"] == pytest.approx(1.0 + 9.0)
+    assert third["children_cpu_seconds"] == pytest.approx(2.0 + 9.0)
+
+
+def test_a_child_that_ends_unseen_counts(machine: Machine, source: HostSource) -> None:
+    """A child that began and ended between two readings counts once it is waited for."""
+    clock = FakeClock()
+    machine.own.reaped = 30
+    assert read(source, clock)["children_cpu_seconds"] == 0
+    clock.advance(2)
+    machine.own.reaped = 31.5
+    assert read(source, clock)["children_cpu_ratio"] == pytest.approx(0.75)
+
+
+def test_a_child_counts_once_when_it_is_waited_for(machine: Machine, source: HostSource) -> None:
+    """A child's time and that of its own children pass to its parent and are not counted twice."""
+    clock = FakeClock()
+    child = Process(101, cpu=1)
+    machine.own.kin = [child]
+    read(source, clock)
+    clock.advance(1)
+    child.cpu, child.reaped = 2, 4
+    assert read(source, clock)["children_cpu_seconds"] == pytest.approx(5)
+    clock.advance(1)
+    machine.own.kin, machine.own.reaped = [], 2.5 + 4
+    assert read(source, clock)["children_cpu_seconds"] == pytest.approx(5.5)
+
+
+def test_a_child_missed_in_one_reading_is_made_up_in_the_next(
+    machine: Machine, source: HostSource
+) -> None:
+    """A child waited for between two steps of a reading holds the counter for that reading."""
+    clock = FakeClock()
+    child = Process(101)
+    machine.own.kin = [child]
+    read(source, clock)
+    child.cpu = 7
+    assert read(source, clock)["children_cpu_seconds"] == 7
+    child.gone = True
+    assert read(source, clock)["children_cpu_seconds"] == 7
+    machine.own.reaped = 8
+    assert read(source, clock)["children_cpu_seconds"] == 8
+
+
+def test_time_lost_for_good_does_not_hide_what_follows(
+    machine: Machine, source: HostSource
+) -> None:
+    """Where nobody waits for a child its last moments are lost, and later children count."""
+    clock = FakeClock()
+    child = Process(101)
+    machine.own.kin = [child]
+    read(source, clock)
+    child.cpu = 100
+    assert read(source, clock)["children_cpu_seconds"] == 100
+    machine.own.kin = []
+    for _ in range(2):
+        clock.advance(1)
+        assert read(source, clock)["children_cpu_seconds"] == 100
+    machine.own.kin = [Process(102, cpu=3)]
+    clock.advance(1)
+    assert read(source, clock)["children_cpu_seconds"] == 103
 
 
 def test_a_child_that_goes_takes_nothing_back(machine: Machine, source: HostSource) -> None:
@@ -201,13 +265,22 @@ def test_a_reused_pid_is_another_process(machine: Machine, source: HostSource) -
     assert read(source, clock)["children_cpu_seconds"] == 0
 
 
-def test_children_are_listed_every_two_seconds_only(machine: Machine, source: HostSource) -> None:
-    """The list of children, which is dear, is kept between readings."""
+def test_children_are_listed_less_often_where_that_is_slow(
+    machine: Machine, source: HostSource
+) -> None:
+    """Listing the children takes a tenth of the time at most: a slow list is kept meanwhile."""
     clock = FakeClock()
-    for _ in range(20):
-        read(source, clock)
-        clock.advance(0.5)
-    assert machine.own.listed == 5
+    child = Process(101)
+    machine.own.kin = [child]
+    machine.own.listing_s = 0.06
+    read(source, clock)
+    clock.advance(0.5)
+    child.cpu = 2
+    assert read(source, clock)["children_cpu_seconds"] == 2
+    assert machine.own.listed == 1
+    clock.advance(60)
+    read(source, clock)
+    assert machine.own.listed == 2
 
 
 def test_the_host_tells_its_limits(machine: Machine, tmp_path: Path) -> None:
@@ -276,3 +349,21 @@ def test_a_busy_child_is_seen() -> None:
     assert values["host_cpu_ratio"] <= (os.cpu_count() or 1) * 1.05
     assert set(values) <= set(METRICS)
     assert {METRICS[name].source for name in values} == {"host"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="psutil tells of ended children on Linux only")
+@pytest.mark.parametrize(("spin_s", "times"), [(0.5, 1), (1.5, 1), (0.3, 4)])
+def test_commands_that_have_ended_count(spin_s: float, times: int) -> None:
+    """A command that computes counts about as much time as the machine has given it."""
+    spin = (
+        "import time; t = time.process_time()\n"
+        f"while time.process_time() - t < {spin_s}: pass"
+    )
+    source = HostSource()
+    source.open()
+    read(source, real_time.monotonic)
+    for _ in range(times):
+        subprocess.run([sys.executable, "-c", spin], check=True)
+    used = read(source, real_time.monotonic)["children_cpu_seconds"]
+    source.close()
+    assert spin_s * times * 0.95 < used < spin_s * times + 0.5 * times

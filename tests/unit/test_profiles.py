@@ -239,6 +239,33 @@ def test_wrong_arguments_start_nothing(made: Session) -> None:
     assert made.recording.spans() == ()
 
 
+def test_a_name_is_a_string(made: Session) -> None:
+    """A name that is no string is a TypeError before the block runs, with nothing left open."""
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="is a string, not 5"), gpumagic.profile(wrong):
+        pytest.fail("the block ran")
+    assert made.leases == ()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name"), [(0, "0"), ([0], "0"), ("00", "0"), (["cuda:00"], "cuda:0")]
+)
+def test_a_gpu_can_be_named_by_a_number(
+    monkeypatch: pytest.MonkeyPatch, gpus: Any, name: str
+) -> None:
+    """gpus takes an index as a number, alone or in a list, and writes it as NVML does."""
+    asked: list[str] = []
+
+    def make(names: Any) -> list[Any]:
+        asked.extend(names)
+        return [FakeSource("nvml")]
+
+    monkeypatch.setattr(session, "_current", Session(make=make))
+    with gpumagic.profile("x", gpus=gpus):
+        pass
+    assert asked == [name]
+
+
 def test_an_unknown_gpu_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is not there fails before the block runs."""
     bad = FakeSource("nvml", open_error=DeviceError("'7' is not a GPU of this machine"))

@@ -371,3 +371,26 @@ def test_without_pandas_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match="pip install pandas"):
         Recording().to_pandas()
+
+
+def test_readings_are_joined_by_the_period_they_were_taken_at() -> None:
+    """A pause stays one whatever the period is afterwards, and slow readings stay joined."""
+    recording = recording_of()
+    fill(recording, ticks(START, START + 3, 0.1), gpu_utilization_ratio=1)
+    recording.periods["nvml"] = 10.0
+    fill(recording, [START + 13, START + 23], gpu_utilization_ratio=1)
+    ((before, after),) = recording.breaks("nvml", GPU.id, START, START + 30)
+    assert (before, after) == (pytest.approx(START + 2.9), START + 13)
+    recording.periods["nvml"] = 0.1
+    fill(recording, [START + 33], gpu_utilization_ratio=1)
+    assert len(recording.breaks("nvml", GPU.id, START, START + 33.1)) == 1
+    assert recording.longest_period("nvml", GPU.id) == 10.0
+
+
+def test_the_newest_reading_reaches_as_far_as_its_period() -> None:
+    """A reading of a quick source is not carried on because the source has become slow."""
+    recording = recording_of()
+    fill(recording, [START], gpu_utilization_ratio=1)
+    recording.periods["nvml"] = 10.0
+    assert recording.breaks("nvml", GPU.id, START, START + 0.2) == []
+    assert recording.breaks("nvml", GPU.id, START, START + 5) == [(START, math.inf)]

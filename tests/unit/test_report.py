@@ -11,7 +11,7 @@ import pytest
 
 import report_examples as examples
 from gpumagic.profiles import Profile
-from gpumagic.sample import HOST
+from gpumagic.sample import HOST, Gap
 from gpumagic.views.report_model import build_report
 from gpumagic.views.report_rows import scale_for
 from gpumagic.views.spark import bars
@@ -219,11 +219,12 @@ def test_a_reason_stands_once_for_all_rows() -> None:
 
 
 def test_too_short_says_so() -> None:
-    """A cell shorter than a reading gets its states at both ends, no means and no zero."""
+    """A cell shorter than a reading has one line for what that leaves out, and its memory."""
     text = training(wall=0.05).to_text()
     assert "50 ms is too short to say how busy the GPU was." in text
-    assert re.search(r"^GPU-Util +n/a: too short to say", text, re.MULTILINE)
-    assert re.search(r"^power +n/a: too short to say +196 +n/a +n/a +209", text, re.MULTILINE)
+    assert "\nGPU-Util, power, temperature, CPU  n/a: too short to say\n" in text
+    assert text.count("too short to say") == 2
+    assert re.search(r"^memory used .* 25\.4 +30\.2 +30\.2", text, re.MULTILINE)
     assert "energy n/a" in text
 
 
@@ -323,3 +324,40 @@ def test_bars_never_bridge_a_gap() -> None:
     """A hole between readings stays a space, however narrow it is beside a cell."""
     assert bars((None, 0.1, 0.1, None, 1.0, 1.0, 0.5, 0.5), 4) == "▁ █▅"
     assert bars((None, None), 2) == "  "
+
+
+LOST = "the GPU is lost (fallen off the bus, or reset)"
+
+
+def losing(gpus: int, at: float, wall: float) -> Profile:
+    """Return a cell in which GPU 0 was lost at a time."""
+    found = recording(*(gpu(index) for index in range(gpus)), host())
+    feed(found, HOST, "host", examples.working(0), wall)
+    for index in range(gpus):
+        for tick in range(-10, round(wall * 10) + 2):
+            if index > 0 or tick < at * 10:
+                values = {**examples.idle(0), "gpu_utilization_ratio": 0.7}
+                time = examples.START + tick / 10 + 0.02
+                found.append(examples.Sample(time, f"GPU-{index}", "nvml", values))
+    found.add_gap(Gap(examples.START + at, None, "nvml", "GPU-0", LOST))
+    return profile(found, wall, streams="unknown")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "at", "wall", "headline", "finding"),
+    [
+        (1, 2.0, 4.0, "The GPU was busy 70 % of the 2.0 s that could be read",
+         "GPU 0 could not be read for 2.0 of 4.0 s"),
+        (2, 0.35, 5.0, "1 of 2 GPUs was busy 70 % of 5.0 s", "for 4.7 of 5.0 s"),
+        (1, -0.3, 3.0, "How busy the GPU was is not known.", "GPU 0 could not be read"),
+    ],
+)
+def test_a_gpu_lost_is_a_finding(
+    gpus: int, at: float, wall: float, headline: str, finding: str
+) -> None:
+    """A report says which GPU was lost, for how long and why, and of which time its means are."""
+    report = build_report(losing(gpus, at, wall))
+    assert report.verdict[0].text.startswith(headline)
+    (found,) = [sentence.text for sentence in report.verdict if sentence.finding]
+    assert found.endswith(f"{finding}: {LOST}.")
+    assert "too short to say" not in losing(gpus, at, wall).to_text()

@@ -19,7 +19,7 @@ from gpumagic.views.drawing import shapes
 from gpumagic.views.scene import Row, Scene, build_scene
 from gpumagic.views.shapes import Text
 from gpumagic.views.strips import STRIPS
-from gpumagic.views.wording import SMALL, short_name, text_width, wrap
+from gpumagic.views.wording import LABEL, LIMIT, SMALL, TITLE, fit, short_name, text_width, wrap
 from scene_examples import (
     GIB,
     LENGTH,
@@ -505,3 +505,55 @@ def test_no_text_covers_another(gpus: int, state: str, memory: float) -> None:
     for a, b in combinations(boxes, 2):
         apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
         assert apart, (a, b)
+
+
+def test_a_pause_is_not_filled_after_the_interval_has_grown() -> None:
+    """Where sampling paused nothing is drawn, also if it goes on at a longer interval."""
+    recording = empty(gpu())
+    feed(recording, "GPU-0", "nvml", end=START + 20, gpu_utilization_ratio=1.0)
+    recording.periods["nvml"] = 10.0
+    feed(
+        recording, "GPU-0", "nvml", every=10.0, start=START + 25, gpu_utilization_ratio=1.0,
+        end=START + 55,
+    )
+    heights = row(scene(recording), "util").traces[0].heights
+    assert [i for i, h in enumerate(heights) if h is None] == list(range(40, 59))
+
+
+def test_slow_readings_stay_joined_after_the_interval_has_shrunk() -> None:
+    """What was read at a long interval stays drawn when readings come more often."""
+    recording = empty(gpu())
+    recording.periods["nvml"] = 10.0
+    feed(recording, "GPU-0", "nvml", every=10.0, end=START + 40, gpu_utilization_ratio=1.0)
+    recording.periods["nvml"] = 0.5
+    feed(recording, "GPU-0", "nvml", start=START + 40, gpu_utilization_ratio=1.0)
+    heights = row(scene(recording), "util").traces[0].heights
+    assert None not in heights[12:]
+
+
+@pytest.mark.parametrize("index", [0, 12])
+@pytest.mark.parametrize("strips", [["mem"], ["power"], ["temp"], ["util"]])
+def test_a_title_is_never_cut_short(index: int, strips: list[str]) -> None:
+    """Whatever strip comes first, a GPU keeps its number, and the label leaves it room."""
+    recording = empty(gpu(index))
+    feed(
+        recording, f"GPU-{index}", "nvml", gpu_utilization_ratio=0.5,
+        gpu_memory_used_bytes=40 * GIB, gpu_power_watts=350.0, gpu_temperature_celsius=60.0,
+    )
+    drawn = scene(recording, strips=strips)
+    (block,) = drawn.blocks
+    assert block.title == f"GPU {index}"
+    first = block.rows[0]
+    label = text_width(first.label, LABEL) + text_width(f" {first.limit}", LIMIT)
+    assert text_width(block.title, TITLE) + label <= drawn.label_x
+
+
+def test_a_very_long_word_is_fitted_at_once() -> None:
+    """The time to fit a text does not grow with what is cut off, and the cut is the longest."""
+    begin = time.perf_counter()
+    for _ in range(100):
+        fitted = fit("m" * 100_000, SMALL, 100)
+    assert time.perf_counter() - begin < 1
+    assert text_width(fitted, SMALL) <= 100 < text_width(f"m{fitted}", SMALL)
+    assert fit("iiii", SMALL, 0) == "…"
+    assert fit("short", SMALL, 100) == "short"

@@ -413,3 +413,76 @@ def test_a_span_may_be_empty_or_end_at_zero() -> None:
     assert summary.wall_s == 0
     assert summary.gpus[0].energy.joules is None
     assert summarise(recording, Span(1, -2.0, 0.0)).wall_s == 2
+
+
+# -- a GPU that is lost --------------------------------------------------------------------
+
+LOST = "the GPU is lost (fallen off the bus, or reset)"
+
+
+def losing(at: float, until: float | None = None) -> Recording:
+    """Return a recording of a GPU that is lost at a time, for good or for a while."""
+    recording = recording_of()
+    values = {
+        "gpu_utilization_ratio": 0.7, "gpu_memory_used_bytes": 20 * GIB,
+        "gpu_clock_event_reasons_state": 0.0,
+    }
+    read = times(0, at) if until is None else [*times(0, at), *times(until, 20)]
+    for time in read:
+        if until is not None and START + at <= time < START + until:
+            continue
+        fill(recording, [time], **values)
+    ended = None if until is None else START + until
+    recording.add_gap(Gap(START + at, ended, "nvml", GPU.id, LOST))
+    return recording
+
+
+def test_a_gap_is_why_a_figure_is_absent() -> None:
+    """Where a GPU was lost early in a long cell, its figures say so and not "too short"."""
+    assert gpu(losing(5.35), 5, 10).figure("gpu_utilization_ratio").reason == LOST
+
+
+@pytest.mark.parametrize("metric", ["gpu_utilization_ratio", "gpu_memory_used_bytes"])
+def test_a_gpu_lost_just_before_the_cell_has_no_figure(metric: str) -> None:
+    """Readings from before a loss stand for nothing in a cell that began after it."""
+    figure = gpu(losing(4.8), 5, 8).figure(metric)
+    assert not figure.measured
+    assert figure.reason == LOST
+    assert gpu(losing(4.8), 5, 8).throttling.reason == LOST
+
+
+def test_a_reading_from_before_a_loss_is_no_end() -> None:
+    """The last reading before a gap does not stand for the end of the cell, its peak counts."""
+    figure = gpu(losing(7), 5, 9).figure("gpu_memory_used_bytes")
+    assert (figure.start, figure.peak, figure.end) == (20 * GIB, 20 * GIB, None)
+
+
+def test_an_old_reading_is_no_end() -> None:
+    """Without a gap too, a reading long before the cell's end does not stand for it."""
+    recording = recording_of()
+    fill(recording, times(0, 7), gpu_memory_used_bytes=GIB)
+    assert gpu(recording, 5, 9).figure("gpu_memory_used_bytes").end is None
+    assert gpu(recording, 5, 7.1).figure("gpu_memory_used_bytes").end == GIB
+
+
+def test_a_summary_tells_what_could_not_be_read() -> None:
+    """A device says for how many seconds of the span it could not be read, and why."""
+    found = gpu(losing(7), 5, 9)
+    assert (found.lost_s, found.gap_reason) == (pytest.approx(2.0), LOST)
+    found = gpu(losing(6, 6.5), 5, 9)
+    assert (found.lost_s, found.gap_reason) == (pytest.approx(0.5), LOST)
+    assert gpu(losing(6, 6.5), 7, 9).lost_s == 0
+
+
+def test_energy_of_a_lost_gpu_has_the_reason_of_the_loss() -> None:
+    """A slow source that has not noticed a loss yet takes its reason from the quick one."""
+    assert gpu(losing(4.8), 5, 8).energy.reason == LOST
+
+
+def test_a_large_interval_is_why_a_cell_is_too_short() -> None:
+    """Where readings are far apart it is their distance that makes a cell too short."""
+    recording = recording_of()
+    recording.periods["nvml"] = 10.0
+    fill(recording, times(0, 40, 10), gpu_utilization_ratio=0.5)
+    figure = gpu(recording, 11, 15).figure("gpu_utilization_ratio")
+    assert figure.reason == "too short to say: a reading every 10.0 s"
