@@ -139,7 +139,9 @@ def test_no_gpu_is_a_reason(run: Run) -> None:
             said(none, refusal("all"), stub.init_balance)
     """)
     assert none == "SourceUnavailable: no NVIDIA GPU here: the driver lists none"
-    assert closed == "SourceUnavailable: the driver lists 2 GPUs, but none can be opened: no permission"
+    assert closed == (
+        "SourceUnavailable: the driver lists 2 GPUs, but none can be opened: no permission"
+    )
     assert balance == 0
 
 
