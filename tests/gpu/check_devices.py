@@ -60,7 +60,7 @@ def main() -> int:
         {"CUDA_VISIBLE_DEVICES": uuids[last][:12]},
         {"CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in range(last, -1, -1))},
         {"CUDA_VISIBLE_DEVICES": f"{last},-1,0"},
-        {"CUDA_VISIBLE_DEVICES": f"{last},99,0"},
+        {"CUDA_VISIBLE_DEVICES": f"{last},99"},
         {"CUDA_VISIBLE_DEVICES": f"{last},{last}"},
         {"CUDA_VISIBLE_DEVICES": ""},
         {"CUDA_VISIBLE_DEVICES": "-1"},

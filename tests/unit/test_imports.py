@@ -19,14 +19,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"magics", "cli", "__main__", "integrations", "autoload", "doctor"},
-    {"watch"},
+    {"watch", "watch_content"},
     {"measurement"},
     {"session"},
     {"settings"},
     {"views", "sinks"},
     {"profiles"},
     {"diagnosis", "waterfall", "memory", "tracing"},
-    {"summary", "sampler"},
+    {"summary", "figures", "sampler"},
     {"sources", "devices"},
     {"recording", "codec", "options"},
     {"sample", "clock"},
