@@ -17,7 +17,7 @@ from .session import Session, current
 from .summary import Summary, summarise
 from .views.scene import Scene, build_scene
 
-__all__ = ["Measurement", "profile"]
+__all__ = ["Measurement", "profile", "status_of"]
 
 _READ_S = 0.5
 _SHORTEST_SCENE_S = 0.01
@@ -115,6 +115,11 @@ class Measurement:
         return [*self.session.named_gpus(self._gpus), HOST]
 
 
+def status_of(error: BaseException) -> SpanStatus:
+    """Tell how a block ended that an exception has left."""
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
+
+
 @contextmanager
 def profile(
     name: str = "",
@@ -136,11 +141,8 @@ def profile(
     status: SpanStatus = "ok"
     try:
         yield handle
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    except BaseException:
-        status = "error"
+    except BaseException as error:
+        status = status_of(error)
         raise
     finally:
         try:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from .figures import Coverage, DeviceSummary, Energy, Figure, Summary, Throttling
 from .metrics import CLOCK_EVENT_REASONS, METRICS, THROTTLE_REASONS, Metric, throttle_names
-from .recording import Recording, Series
+from .recording import REACH_PERIODS, Recording, Series
 from .sample import Device, Span
 from .units import duration, quantity
 
@@ -27,7 +27,6 @@ __all__ = [
     "summarise",
 ]
 
-_STALE_PERIODS = 2.5
 # Processor times count in steps of 10 ms: below this length a share says little.
 _SHORTEST_RATE_S = 0.1
 # What the device holds at an instant: the state at the cell's start belongs to the cell too.
@@ -144,7 +143,7 @@ def _without_break(
     """Tell whether a reading at one time can stand for another: no gap lies between them."""
     period = recording.periods.get(source, 0.1)
     early, late = min(one, other), max(one, other)
-    if late - early > max(_STALE_PERIODS * period, 0.5):
+    if late - early > max(REACH_PERIODS * period, 0.5):
         return False
     return not any(
         gap.source == source and gap.device in (device.id, None)
@@ -159,7 +158,7 @@ def _around(
 ) -> tuple[Series, float]:
     """Return a metric's readings from just before a span to just after it, and the margin."""
     period = recording.periods.get(metric.source, 0.1)
-    margin = max(_STALE_PERIODS * period, 0.5)
+    margin = max(REACH_PERIODS * period, 0.5)
     assert span.end is not None
     return recording.series(metric.name, device, span.start - margin, span.end + margin), margin
 

@@ -220,15 +220,14 @@ def _run_statement(extension: Extension, line: str) -> Any:
     options = _options(_parser("%gpuprofile").parse_line(head))
     shell = extension.shell
     code = _compiled(statement)
+    from ..measurement import status_of
+
     measurement = begin(extension.session, options, None)
     status: SpanStatus = "ok"
     try:
         return eval(code, shell.user_global_ns, shell.user_ns)
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    except BaseException:
-        status = "error"
+    except BaseException as error:
+        status = status_of(error)
         raise
     finally:
         result = measurement.end(status)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 from .parts import Block, Detail, Heading, Panel, Row, Scene, Trace
-from .shapes import OPACITY, Area, Box, Dot, Ink, Paint, Point, Run, Shape, Stroke, Text
+from .shapes import (
+    MIDDLE_OVER_OUTER,
+    OPACITY,
+    Area,
+    Box,
+    Dot,
+    Ink,
+    Paint,
+    Point,
+    Run,
+    Shape,
+    Stroke,
+    Text,
+)
 from .timeline import LABEL_SIZE
 from .wording import FIGURE, LABEL, LIMIT, LINE_PITCH, SMALL, TITLE, fit, text_width
 
@@ -17,11 +29,8 @@ def _stretches(row: Row, trace: Trace) -> tuple[tuple[Point, ...], ...]:
     """Return the points of each stretch of columns that has heights, from edge to edge."""
     width = (row.panel.x1 - row.panel.x0) / len(trace.heights)
     found = []
-    columns = enumerate(trace.heights)
-    for known, group in groupby(columns, key=lambda item: item[1] is not None):
-        if not known:
-            continue
-        part = [(index, row.top + row.height * (1 - (height or 0.0))) for index, height in group]
+    for run in trace.stretches():
+        part = [(column, row.top + row.height * (1 - height)) for column, height in run]
         left = row.panel.x0 + part[0][0] * width
         right = row.panel.x0 + (part[-1][0] + 1) * width
         middle = [(row.panel.x0 + (index + 0.5) * width, y) for index, y in part]
@@ -42,7 +51,7 @@ def _traces(row: Row) -> Iterator[Shape]:
             continue
         tone = opacity = OPACITY[trace.style]
         if trace.style == "middle" and under:
-            opacity = (tone - OPACITY["outer"]) / (1 - OPACITY["outer"])
+            opacity = MIDDLE_OVER_OUTER
         under = under or trace.style == "outer"
         yield Area(stretches, row.top + row.height, tone, opacity)
 

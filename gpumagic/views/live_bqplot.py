@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from .live_widgets import WidgetView, exact, html, picture, quiet
 from .parts import Panel, Row, Scene
-from .shapes import OPACITY
+from .shapes import MIDDLE_OVER_OUTER, OPACITY
 from .strips import STRIPS
 from .svg import COLOURS
 
@@ -71,10 +71,9 @@ def _rgba(hexadecimal: str, opacity: float) -> str:
 def _colours() -> dict[str, str]:
     light = COLOURS["light"]
     use = light["use"]
-    over = (OPACITY["middle"] - OPACITY["outer"]) / (1 - OPACITY["outer"])
     return {
         "outer": _rgba(use, OPACITY["outer"]), "middle": _rgba(use, OPACITY["middle"]),
-        "middle over outer": _rgba(use, over), "inner": use,
+        "middle over outer": _rgba(use, MIDDLE_OVER_OUTER), "inner": use,
         "line": light["line"], "limit": light["limit"],
         # In the style sheet too, with the page's variables, which old ipywidgets refuse here.
         "mark": _LABEL, "dot": _INK,

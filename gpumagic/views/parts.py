@@ -6,6 +6,7 @@ time axis: 0 is its left end, 1 its right end; :meth:`Panel.x` turns them into p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,18 @@ class Trace:
     metric: str
     style: LayerStyle
     heights: tuple[float | None, ...]
+
+    def stretches(self) -> Iterator[list[tuple[int, float]]]:
+        """Yield each run of columns that have heights, as numbers of columns and heights."""
+        run: list[tuple[int, float]] = []
+        for column, height in enumerate(self.heights):
+            if height is not None:
+                run.append((column, height))
+            elif run:
+                yield run
+                run = []
+        if run:
+            yield run
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-__all__ = ["OPACITY", "Area", "Box", "Dot", "Ink", "Paint", "Point", "Run", "Shape", "Stroke",
-           "Text"]
+__all__ = ["MIDDLE_OVER_OUTER", "OPACITY", "Area", "Box", "Dot", "Ink", "Paint", "Point", "Run",
+           "Shape", "Stroke", "Text"]
 
 Paint = Literal["use", "line", "limit", "ink", "label", "rule", "hair"]
 Ink = Literal["ink", "label"]
@@ -16,6 +16,9 @@ Point = tuple[float, float]
 
 OPACITY: Mapping[str, float] = MappingProxyType({"outer": 0.42, "middle": 0.68, "inner": 1.0})
 """How opaque the nested parts of use are."""
+
+MIDDLE_OVER_OUTER = (OPACITY["middle"] - OPACITY["outer"]) / (1 - OPACITY["outer"])
+"""How opaque the middle part is painted where it lies over the outer one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from .parts import Row, Trace
-from .shapes import OPACITY
+from .shapes import MIDDLE_OVER_OUTER, OPACITY
 
-__all__ = ["bars", "spark_svg"]
+__all__ = ["BARS", "bars", "spark_svg"]
 
-_BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"
+"""Block characters from the lowest to the full one."""
+
 _RULE = 1.5
 _RING = 3.5
 
@@ -29,7 +30,7 @@ def bars(heights: Sequence[float | None], cells: int) -> str:
         known = [height for height in part if height is not None]
         # A hole between readings is never bridged, however narrow it is beside a cell.
         whole = len(known) == len(part)
-        found.append(_BARS[min(7, int(max(known) * 8))] if whole else " ")
+        found.append(BARS[min(7, int(max(known) * 8))] if whole else " ")
     return "".join(found)
 
 
@@ -76,8 +77,7 @@ def _paths(traces: Sequence[Trace], height: int) -> list[str]:
             continue
         opacity = OPACITY[trace.style]
         if trace.style == "middle" and under:
-            # What is seen is this part over the outer one.
-            opacity = (opacity - OPACITY["outer"]) / (1 - OPACITY["outer"])
+            opacity = MIDDLE_OVER_OUTER
         under = under or trace.style == "outer"
         found.append(f'<path class="use" d="{path}" opacity="{opacity:.2g}"/>')
     return found
@@ -86,12 +86,10 @@ def _paths(traces: Sequence[Trace], height: int) -> list[str]:
 def _stretches(trace: Trace, height: int) -> list[list[tuple[int, int]]]:
     """Return the points of each stretch that is known, two units of width a column."""
     found = []
-    columns = enumerate(trace.heights)
-    for known, group in groupby(columns, key=lambda item: item[1] is not None):
-        if known:
-            part = [(2 * i + 1, round(height * (1 - (h or 0.0)))) for i, h in group]
-            (left, first), (right, last) = part[0], part[-1]
-            found.append([(left - 1, first), *part, (right + 1, last)])
+    for run in trace.stretches():
+        part = [(2 * column + 1, round(height * (1 - share))) for column, share in run]
+        (left, first), (right, last) = part[0], part[-1]
+        found.append([(left - 1, first), *part, (right + 1, last)])
     return found
 
 

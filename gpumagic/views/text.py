@@ -6,38 +6,26 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from .parts import Block, Row, Scene
+from .spark import BARS, bars
 
 __all__ = ["render"]
 
-_BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 _SMALLEST = 20
 _LARGEST = 60
 _LONGEST = 32
 _ASCII = str.maketrans({
     "−": "-", "–": "-", "×": "x", "…": "~", "°": " ", "µ": "u", "─": "-", "═": "=", "┊": ":",
-    **dict(zip(_BARS, _ASCII_BARS, strict=True)),
+    **dict(zip(BARS, _ASCII_BARS, strict=True)),
 })
 
 
 def _spark(row: Row, cells: int) -> str:
-    """Draw a row's first trace; a cell shows the highest of its columns, a gap is a space."""
+    """Draw the first of a row's traces that has anything to show."""
     trace = next((t for t in row.traces if any(h is not None for h in t.heights)), None)
     if trace is None:
         return " " * cells
-    heights = trace.heights
-    there = [index for index, height in enumerate(heights) if height is not None]
-    first, last = there[0], there[-1]
-    found = []
-    for cell in range(cells):
-        start = cell * len(heights) // cells
-        stop = max(start + 1, (cell + 1) * len(heights) // cells)
-        part = heights[max(start, first) : min(stop, last + 1)]
-        known = [h for h in part if h is not None]
-        # A hole between readings is never bridged, however narrow it is beside a cell.
-        whole = known and len(known) == len(part)
-        found.append(_BARS[min(7, int(max(known) * 8))] if whole else " ")
-    return "".join(found)
+    return bars(trace.heights, cells)
 
 
 def _details(row: Row) -> str:

@@ -18,21 +18,12 @@ from typing import IO, Any
 import pytest
 
 import gpumagic
-import nvml_stub
 from gpumagic import cli
 from gpumagic.cli import main
 from nvml_stub import NvmlStub
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if nvml_stub.compiler() is None:
-        pytest.skip("needs Linux and gcc")
-    # A process keeps the first libnvidia-ml that it loads: all modules share one build.
-    return tmp_path_factory.getbasetemp() / "nvml-libraries"
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from types import ModuleType
 
 import pytest
 
-import nvml_stub
 from fakes_torch import FakeDevice, FakeTorch
 from gpumagic import doctor
 from gpumagic.doctor import Check
@@ -27,14 +26,6 @@ INSTALLED = {
 }
 
 MakeDriver = Callable[..., NvmlStub]
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if nvml_stub.compiler() is None:
-        pytest.skip("needs Linux and gcc")
-    # A process keeps the first libnvidia-ml that it loads: all modules share one build.
-    return tmp_path_factory.getbasetemp() / "nvml-libraries"
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from weakref import ref
 
 import pytest
 
-import nvml_stub
 from fakes_torch import MIB, FakeDevice, FakeTorch, nested_stats
 from gpumagic.devices import cuda_module
 from gpumagic.errors import DeviceError, SourceUnavailable
@@ -26,14 +25,6 @@ from nvml_stub import H200, NvmlStub
 GIB = 1 << 30
 FIRST = "11111111-2222-4333-8444-555555555555"
 SECOND = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if nvml_stub.compiler() is None:
-        pytest.skip("needs Linux and gcc")
-    # A process keeps the first libnvidia-ml that it loads: all modules share one build.
-    return tmp_path_factory.getbasetemp() / "nvml-libraries"
 
 
 @pytest.fixture
