@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Literal
 
 __all__ = [
+    "CELL_PLACES",
     "CLOCK_EVENT_REASONS",
+    "LIMITED_SECONDS",
     "METRICS",
     "THROTTLE_REASONS",
     "Metric",
@@ -21,7 +23,8 @@ __all__ = [
 ]
 
 Unit = Literal[
-    "ratio", "cores", "bytes", "watts", "joules", "celsius", "hertz", "seconds", "count", "state"
+    "ratio", "cores", "bytes", "bytes/s", "watts", "joules", "celsius", "hertz", "seconds",
+    "count", "state",
 ]
 Kind = Literal["gauge", "counter", "constant"]
 
@@ -60,6 +63,20 @@ def _nvml(name: str, title: str, unit: Unit, call: str, help: str, **more: objec
     kind: Kind = more.pop("kind", "gauge")  # type: ignore[assignment]
     source: str = more.pop("source", "nvml")  # type: ignore[assignment]
     return Metric(name, title, unit, kind, source, call, help, **more)  # type: ignore[arg-type]
+
+
+def _gpm(name: str, title: str, unit: Unit, number: str, help: str) -> Metric:
+    return Metric(
+        name, title, unit, "gauge", "gpm", f"nvmlGpmMetricsGet: metric {number}", help,
+        window_s=0.2, refresh_s=0.2, ceiling=1.0 if unit == "ratio" else None,
+    )
+
+
+def _limited(name: str, title: str, field: str, help: str) -> Metric:
+    return Metric(
+        name, title, "seconds", "counter", "nvml_slow", f"nvmlDeviceGetFieldValues: field {field}",
+        help, refresh_s=0.1,
+    )
 
 
 def _torch(name: str, title: str, unit: Unit, key: str, help: str, kind: Kind = "gauge") -> Metric:
@@ -152,6 +169,48 @@ _ROWS: tuple[Metric, ...] = (
         "Device memory of other processes, this process's children among them.",
         source="nvml_slow", ceiling="gpu_memory_total_bytes",
     ),
+    _limited(
+        "gpu_power_limited_seconds", "power cap", "74 (PERF_POLICY_POWER)",
+        "Seconds in which the power cap held the clocks back, since the driver was loaded.",
+    ),
+    _limited(
+        "gpu_thermal_limited_seconds", "thermal", "75 (PERF_POLICY_THERMAL)",
+        "Seconds in which heat held the clocks back, since the driver was loaded.",
+    ),
+    _limited(
+        "gpu_sync_boost_limited_seconds", "sync boost", "76 (PERF_POLICY_SYNC_BOOST)",
+        "Seconds in which a group of GPUs held to one clock held this one back.",
+    ),
+    _limited(
+        "gpu_power_brake_limited_seconds", "power brake", "271 (HW_POWER_BRAKE_SLOWDOWN)",
+        "Seconds in which the power brake of the machine held the clocks back.",
+    ),
+    # GPU, five times a second, where the hardware counts what its SMs do (Hopper and newer)
+    _gpm(
+        "gpu_sm_active_ratio", "SM active", "ratio", "2 (SM_UTIL)",
+        "Share of the window in which an SM had a warp, averaged over all SMs: how much of the"
+        " GPU was used.",
+    ),
+    _gpm(
+        "gpu_sm_occupancy_ratio", "SM occupancy", "ratio", "3 (SM_OCCUPANCY)",
+        "Warps on the SMs as a share of those that they can hold.",
+    ),
+    _gpm(
+        "gpu_tensor_active_ratio", "tensor cores", "ratio", "5 (ANY_TENSOR_UTIL)",
+        "Share of the window in which tensor cores were busy.",
+    ),
+    _gpm(
+        "gpu_dram_active_ratio", "memory bandwidth", "ratio", "10 (DRAM_BW_UTIL)",
+        "Bandwidth of device memory in use, as a share of what it can do.",
+    ),
+    _gpm(
+        "gpu_pcie_receive_bytes_per_second", "PCIe to GPU", "bytes/s", "21 (PCIE_RX_PER_SEC)",
+        "Bytes that came over PCIe to the GPU, a second.",
+    ),
+    _gpm(
+        "gpu_pcie_transmit_bytes_per_second", "PCIe from GPU", "bytes/s", "20 (PCIE_TX_PER_SEC)",
+        "Bytes that left the GPU over PCIe, a second.",
+    ),
     # GPU, once
     _nvml(
         "gpu_memory_total_bytes", "memory", "bytes", "nvmlDeviceGetMemoryInfo_v2 .total",
@@ -213,6 +272,12 @@ _ROWS: tuple[Metric, ...] = (
         "torch_ooms_count", "out of memory", "count", "num_ooms",
         "How often an allocation failed for want of memory.", "counter",
     ),
+    # The cell, ten times a second
+    Metric(
+        "cell_place_state", "where the cell is", "state", "gauge", "cell",
+        "sys._current_frames of the main thread",
+        "The part of the program that the main thread is in; see CELL_PLACES.",
+    ),
     # Host, once a second
     Metric(
         "process_cpu_seconds", "this process", "seconds", "counter", "host",
@@ -245,6 +310,59 @@ _ROWS: tuple[Metric, ...] = (
         " children_cpu_seconds sees them; 1.0 is one core.",
         window_s=1.0, rate_of="children_cpu_seconds",
         ceiling="host_cpu_limit_ratio",
+    ),
+    Metric(
+        "main_thread_cpu_seconds", "main thread", "seconds", "counter", "host",
+        "time.clock_gettime of the main thread's CPU clock",
+        "Processor seconds of the main thread, which runs the cells.",
+    ),
+    Metric(
+        "main_thread_cpu_ratio", "main thread", "cores", "gauge", "host",
+        "main_thread_cpu_seconds, difference over the interval",
+        "Processor time of the main thread; 1.0 is one core full.",
+        window_s=1.0, rate_of="main_thread_cpu_seconds", ceiling=1.0,
+    ),
+    Metric(
+        "workers_count", "workers", "count", "gauge", "host",
+        "children whose /proc/PID/comm is pt_data_worker",
+        "Number of worker processes of torch's DataLoaders.",
+    ),
+    Metric(
+        "workers_cpu_ratio", "workers", "cores", "gauge", "host",
+        "psutil.Process.cpu_times of each worker, difference over the interval",
+        "Processor time of all DataLoader workers that lived through the interval.",
+        window_s=1.0, ceiling="host_cpu_limit_ratio",
+    ),
+    Metric(
+        "workers_busiest_cpu_ratio", "busiest worker", "cores", "gauge", "host",
+        "psutil.Process.cpu_times of each worker, difference over the interval",
+        "Processor time of the DataLoader worker that used the most; 1.0 is one core full.",
+        window_s=1.0,
+    ),
+    Metric(
+        "workers_idlest_cpu_ratio", "idlest worker", "cores", "gauge", "host",
+        "psutil.Process.cpu_times of each worker, difference over the interval",
+        "Processor time of the DataLoader worker that used the least.", window_s=1.0,
+    ),
+    Metric(
+        "container_cpu_throttled_seconds", "held back by the quota", "seconds", "counter", "host",
+        "cgroup v2 cpu.stat throttled_usec, v1 cpu.stat throttled_time",
+        "Seconds that the container's threads waited because its processor quota was used up.",
+    ),
+    Metric(
+        "container_cpu_periods_count", "quota periods", "count", "counter", "host",
+        "cgroup cpu.stat nr_periods", "Periods of the processor quota in which something ran.",
+    ),
+    Metric(
+        "container_cpu_throttled_periods_count", "quota periods held back", "count", "counter",
+        "host", "cgroup cpu.stat nr_throttled",
+        "Periods in which the container used its processor quota up and had to wait.",
+    ),
+    Metric(
+        "io_pressure_seconds", "waiting for storage", "seconds", "counter", "host",
+        "cgroup v2 io.pressure, else /proc/pressure/io: some total",
+        "Seconds in which at least one task of the container (or the machine) waited for"
+        " storage.",
     ),
     Metric(
         "children_count", "children", "count", "gauge", "host",
@@ -315,6 +433,27 @@ CLOCK_EVENT_REASONS: Mapping[int, str] = MappingProxyType(
     }
 )
 """The bits of ``gpu_clock_event_reasons_state``, from nvml.h."""
+
+CELL_PLACES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "other code",
+        1: "waiting for the workers of a DataLoader",
+        2: "loading data in this process",
+        3: "waiting for the GPU",
+        4: "in a model or an optimizer",
+    }
+)
+"""The values of ``cell_place_state``; the first that applies of 1, 2, 3, 4."""
+
+LIMITED_SECONDS: Mapping[str, str] = MappingProxyType(
+    {
+        "gpu_power_limited_seconds": "power cap",
+        "gpu_thermal_limited_seconds": "thermal",
+        "gpu_sync_boost_limited_seconds": "sync boost",
+        "gpu_power_brake_limited_seconds": "power brake",
+    }
+)
+"""The counters of time in which clocks were held back, with the reason that each counts."""
 
 THROTTLE_REASONS: frozenset[int] = frozenset({0x004, 0x008, 0x010, 0x020, 0x040, 0x080})
 """The reasons that hold work back; idle, application and display clocks do not."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from .diagnosis import Finding
 from .metrics import METRICS
 from .sample import Span
 from .summary import DeviceSummary, Figure, Summary
+from .waterfall import Waterfall
 
 if TYPE_CHECKING:
     from .memory.streams import StreamState
@@ -25,7 +27,9 @@ class Profile:
     ``streams`` tells if the GPU's current streams were still busy at the end ("idle", "busy",
     "unknown"; other streams are never asked); ``synchronised`` that ``--sync`` waited for
     them. ``reasons`` says per source why it gave nothing. ``scene`` is the picture of the
-    span's time axis. It shows itself as HTML in a notebook and as text elsewhere.
+    span's time axis. ``findings`` say what held the cell back, the gravest first, and
+    ``waterfalls`` where each GPU's memory was. It shows itself as HTML in a notebook and as
+    text elsewhere.
     """
 
     span: Span
@@ -34,6 +38,8 @@ class Profile:
     synchronised: bool = False
     reasons: Mapping[str, str] | None = None
     scene: Scene | None = None
+    findings: tuple[Finding, ...] = ()
+    waterfalls: tuple[Waterfall, ...] = ()
 
     @property
     def name(self) -> str:
