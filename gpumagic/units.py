@@ -6,7 +6,7 @@ Values travel in base units (bytes, watts, seconds, ratios, hertz); only here do
 
 from __future__ import annotations
 
-__all__ = ["GIB", "KIB", "MIB", "amount", "bytes_text", "duration", "quantity"]
+__all__ = ["GIB", "KIB", "MIB", "amount", "bytes_text", "duration", "part_of", "quantity"]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -64,8 +64,8 @@ def amount(value: float, unit: str) -> tuple[str, str]:
     """Split a value in a base unit into its number and its human unit.
 
     ``unit`` is one of the units of :data:`gpumagic.metrics.METRICS`: ``ratio``, ``cores``,
-    ``bytes``, ``watts``, ``joules``, ``celsius``, ``hertz``, ``seconds``, ``count`` or
-    ``state``. %, W and °C are whole numbers; cores have one decimal.
+    ``bytes``, ``bytes/s``, ``watts``, ``joules``, ``celsius``, ``hertz``, ``seconds``, ``count``
+    or ``state``. %, W and °C are whole numbers; cores have one decimal.
     """
     match unit:
         case "ratio":
@@ -74,6 +74,9 @@ def amount(value: float, unit: str) -> tuple[str, str]:
             return f"{value:.1f}", "cores"
         case "bytes":
             return _bytes(value)
+        case "bytes/s":
+            number, human = _bytes(value)
+            return number, f"{human}/s"
         case "watts":
             return f"{value:.0f}", "W"
         case "joules":
@@ -97,3 +100,10 @@ def quantity(value: float | None, unit: str, *, absent: str = "n/a") -> str:
         return absent
     number, human = amount(value, unit)
     return f"{number} {human}" if human else number
+
+
+def part_of(part: float, whole: float) -> str:
+    """Write a part of a time in seconds, its unit once if that is the same: ``3.0 of 5.0 s``."""
+    left, right = duration(part), duration(whole)
+    number, _, unit = left.partition(" ")
+    return f"{number} of {right}" if right.partition(" ")[2] == unit else f"{left} of {right}"

@@ -1,0 +1,198 @@
+"""The case that rules judge: one cell and one of its GPUs, with figures over time.
+
+The cell is cut into slots of about half a second. A rule asks for a metric's value in each slot
+and names the slots to which its cause applies, so that it speaks of a stretch of the cell and
+not only of its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..figures import DeviceSummary, Figure, Summary
+from ..metrics import METRICS
+from ..recording import Recording
+from ..sample import HOST, Span
+from ..waterfall import Waterfall
+from .thresholds import Thresholds
+
+__all__ = ["Case", "Value", "mean_of"]
+
+Value = float | None
+
+_SLOT_S = 0.5
+_MOST_SLOTS = 240
+_ABSENT = Figure("", reason="no GPU")
+
+
+def mean_of(values: Iterable[Value]) -> Value:
+    """Return the mean of the values that are there, or ``None``."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell and one of its GPUs (``None`` where there is none), for the rules.
+
+    ``subject`` names the GPU at the beginning of a sentence; ``streams`` is the state of the
+    current streams at the cell's end, as in :class:`~gpumagic.profiles.Profile`.
+    """
+
+    recording: Recording
+    summary: Summary
+    gpu: DeviceSummary | None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    waterfall: Waterfall | None = None
+    streams: str = "unknown"
+
+    @property
+    def span(self) -> Span:
+        """The cell."""
+        return self.summary.span
+
+    @property
+    def wall_s(self) -> float:
+        """The length of the cell in seconds."""
+        return self.summary.wall_s
+
+    @property
+    def host(self) -> DeviceSummary | None:
+        """The host."""
+        return self.summary.host
+
+    @property
+    def subject(self) -> str:
+        """What a sentence calls the GPU."""
+        if self.gpu is None or len(self.summary.gpus) == 1:
+            return "The GPU"
+        return self.gpu.device.label
+
+    @property
+    def device(self) -> str:
+        """The id of the GPU, or of the host."""
+        return self.gpu.device.id if self.gpu is not None else HOST
+
+    # -- figures over the cell --------------------------------------------------------------
+
+    def figure(self, metric: str) -> Figure:
+        """Return a figure of the GPU or, for a metric of the host, of the host."""
+        owner = self.host if METRICS[metric].source in ("host", "cell") else self.gpu
+        return owner.figure(metric) if owner is not None else _ABSENT
+
+    def mean(self, metric: str) -> Value:
+        """Return a metric's mean over the cell."""
+        return self.figure(metric).mean
+
+    def grown(self, counter: str) -> Value:
+        """Return by how much a counter grew in the cell."""
+        figure = self.figure(counter)
+        if figure.start is None or figure.end is None or figure.end < figure.start:
+            return None
+        return figure.end - figure.start
+
+    def constant(self, name: str) -> Value:
+        """Return a constant of the GPU or of the host."""
+        for owner in (self.gpu, self.host):
+            if owner is not None and name in owner.device.constants:
+                return owner.device.constants[name]
+        return None
+
+    @property
+    def total_bytes(self) -> Value:
+        """The GPU's memory in all."""
+        return self.constant("gpu_memory_total_bytes")
+
+    @property
+    def cores(self) -> Value:
+        """The processor cores that this process may use."""
+        return self.constant("host_cpu_limit_ratio")
+
+    # -- figures over time ------------------------------------------------------------------
+
+    @cached_property
+    def slots(self) -> tuple[tuple[float, float], ...]:
+        """The slots of the cell: pairs of epoch seconds."""
+        assert self.span.end is not None
+        count = max(1, min(_MOST_SLOTS, int(self.wall_s / _SLOT_S)))
+        width = self.wall_s / count
+        start = self.span.start
+        return tuple((start + i * width, start + (i + 1) * width) for i in range(count))
+
+    def readings(self, metric: str) -> list[tuple[float, float]]:
+        """Return the readings of a metric that count in the cell."""
+        assert self.span.end is not None
+        row = METRICS[metric]
+        owner = HOST if row.source in ("host", "cell") else self.device
+        return list(
+            self.recording.series(metric, owner, self.span.start + row.reach_s, self.span.end)
+        )
+
+    def over_time(self, metric: str) -> list[Value]:
+        """Return a metric's mean in each slot; a reading speaks of the time before its stamp.
+
+        A slot without a reading takes the next one, if that still speaks of the slot.
+        """
+        row = METRICS[metric]
+        back = row.reach_s / 2
+        points = [(time - back, time, value) for time, value in self.readings(metric)]
+        found: list[Value] = []
+        for start, end in self.slots:
+            inside = [value for middle, _, value in points if start <= middle < end]
+            if not inside:
+                inside = [v for _, t, v in points if t - row.reach_s <= start and t >= end][:1]
+            found.append(sum(inside) / len(inside) if inside else None)
+        return found
+
+    def throughout(self, metric: str) -> list[Value]:
+        """Return a metric's mean in each slot, or over the cell where a slot has no reading."""
+        whole = self.mean(metric)
+        return [whole if value is None else value for value in self.over_time(metric)]
+
+    def places(self, *codes: int) -> list[Value]:
+        """Return in which share of each slot's readings the cell was at some of CELL_PLACES."""
+        points = self.readings("cell_place_state")
+        found: list[Value] = []
+        for start, end in self.slots:
+            inside = [int(v) in codes for t, v in points if start <= t < end]
+            found.append(sum(inside) / len(inside) if inside else None)
+        return found
+
+    def where(self, holds: Callable[[int], bool]) -> list[int]:
+        """List the slots for which a condition holds; a single slot between two is taken along."""
+        flags = [holds(index) for index in range(len(self.slots))]
+        for index in range(1, len(flags) - 1):
+            if flags[index - 1] and flags[index + 1]:
+                flags[index] = True
+        return [index for index, flag in enumerate(flags) if flag]
+
+    def enough(self, slots: Sequence[int]) -> bool:
+        """Tell whether some slots are enough of the cell for a cause to be named."""
+        seconds = self.seconds(slots)
+        limits = self.thresholds
+        return seconds >= max(limits.shortest_s, limits.stretch_ratio * self.wall_s)
+
+    def seconds(self, slots: Sequence[int]) -> float:
+        """Return the length of some slots together."""
+        return sum(self.slots[i][1] - self.slots[i][0] for i in slots)
+
+    def stretches(self, slots: Sequence[int]) -> tuple[tuple[float, float], ...]:
+        """Join slots that touch into stretches of epoch seconds."""
+        found: list[tuple[float, float]] = []
+        last = -2
+        for index in slots:
+            start, end = self.slots[index]
+            if index == last + 1:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+            last = index
+        return tuple(found)
+
+    def mean_in(self, metric: str, slots: Sequence[int]) -> Value:
+        """Return a metric's mean in some slots, or over the cell where these have no reading."""
+        values = self.over_time(metric)
+        found = mean_of(values[i] for i in slots)
+        return found if found is not None else self.mean(metric)

@@ -1,0 +1,317 @@
+"""Rules about the GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from ..units import MIB, duration, quantity
+from .case import Case, Value
+from .finding import Finding
+
+__all__ = [
+    "allocator_retries",
+    "cache_no_leak",
+    "fragmentation",
+    "free_bytes",
+    "near_full",
+    "need_bytes",
+    "out_of_memory",
+    "staircase",
+]
+
+_ALLOCATED = "torch_allocated_bytes"
+_RESERVED = "torch_reserved_bytes"
+_SPLIT = "torch_inactive_split_bytes"
+_USED = "gpu_memory_used_bytes"
+_OTHERS = "gpu_other_processes_memory_bytes"
+_EXPANDABLE = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
+
+_SMALLEST_CLIMB = 256 * MIB
+_FLOOR_READINGS = 10
+_FEWEST_READINGS = 30
+_WARM_UP = 0.25
+_LARGEST_JUMP = 0.4
+_JUMPS = 5
+
+
+def _bytes(value: float) -> str:
+    return quantity(value, "bytes")
+
+
+def _of(value: float, total: float) -> str:
+    """Write bytes of a total, the unit once where it is the same."""
+    left, right = _bytes(value), _bytes(total)
+    number, _, unit = left.partition(" ")
+    return f"{number} of {right}" if right.endswith(f" {unit}") else f"{left} of {right}"
+
+
+# -- how much was needed --------------------------------------------------------------------
+
+
+def need_bytes(case: Case) -> Value:
+    """Return what the device needed at its highest: all of it that was neither free nor cache.
+
+    torch's cache is not need, since the allocator reuses it and gives it back before it fails;
+    the tensors' own peak counts where it lies above the reading.
+    """
+    state = case.waterfall.state("highest") if case.waterfall is not None else None
+    if state is None or case.waterfall is None or case.waterfall.total_bytes is None:
+        return None
+    free, cached, live = (state.part(name) for name in ("free", "cached", "live tensors"))
+    if free is None:
+        return None
+    need = case.waterfall.total_bytes - free.bytes - (cached.bytes if cached is not None else 0.0)
+    figure = case.figure(_ALLOCATED)
+    peak = figure.peak if figure.peak_low is None else figure.peak_low
+    if peak is not None and live is not None:
+        need += max(0.0, peak - live.bytes)
+    return min(need, case.waterfall.total_bytes)
+
+
+def free_bytes(case: Case) -> Value:
+    """Return what was left of the device at its highest need."""
+    need, total = need_bytes(case), case.total_bytes
+    return None if need is None or total is None else max(0.0, total - need)
+
+
+def _who(case: Case) -> str:
+    """Say who had the memory at the highest use, the largest part first."""
+    state = case.waterfall.state("highest") if case.waterfall is not None else None
+    if state is None:
+        return ""
+    names = {
+        "live tensors": "live tensors", "cached": "torch's cache",
+        "context": "the CUDA context and other libraries", "other processes": "other processes",
+        "outside torch": "what is not torch's",
+    }
+    parts = sorted((p for p in state.parts if p.name in names), key=lambda p: -p.bytes)
+    texts = [f"{names[p.name]} {_bytes(p.bytes)}" for p in parts[:3] if p.bytes >= 256 * MIB]
+    return ", ".join(texts)
+
+
+# -- running out ----------------------------------------------------------------------------
+
+
+def out_of_memory(case: Case) -> Finding | None:
+    """An allocation failed in the cell."""
+    count = case.grown("torch_ooms_count")
+    if not count:
+        return None
+    failed = "an allocation" if count == 1 else f"{count:.0f} allocations"
+    who = _who(case)
+    peak, total = case.figure(_ALLOCATED).peak, case.total_bytes
+    evidence = f"At the highest reading: {who}." if who else ""
+    if peak is not None and total is not None:
+        evidence += f" Tensors reached {_of(peak, total)}."
+    others = case.figure(_OTHERS).peak or 0.0
+    if total is not None and others >= 0.1 * total:
+        advice = f"Other processes hold {_bytes(others)}: end them, or take another GPU."
+        tip = f"others hold {_bytes(others)}"
+    elif total is not None and _unusable(case) >= 0.1 * total:
+        advice = f"{_bytes(_unusable(case))} lie in pieces: set {_EXPANDABLE} before CUDA starts."
+        tip = "fragmented: `expandable_segments:True`"
+    else:
+        advice = (
+            "Try a smaller batch, `torch.utils.checkpoint`, or bf16; `torch.inference_mode()` where"
+            " nothing is trained."
+        )
+        tip = "smaller batch or checkpointing"
+    return Finding(
+        "out-of-memory", "failed", f"{case.subject} ran out of memory: {failed} failed.",
+        evidence.strip(), advice, f"out of memory: {tip}", case.device,
+        metrics=(_USED, _RESERVED, _ALLOCATED), figures={"torch_ooms_count": count},
+    )
+
+
+def allocator_retries(case: Case) -> Finding | None:
+    """The allocator had to empty its cache and ask again in order to go on."""
+    count = case.grown("torch_alloc_retries_count")
+    if not count:
+        return None
+    times = "once" if count == 1 else f"{count:.0f} times"
+    who = _who(case)
+    return Finding(
+        "allocator-retries", "limit",
+        f"Memory on {_name(case)} was so short that torch emptied its cache {times} to go on.",
+        f"At the highest reading: {who}." if who else "",
+        f"Each time costs a wait for the GPU: try a smaller batch, or {_EXPANDABLE}.",
+        f"memory short: cache emptied {times}", case.device,
+        metrics=(_USED, _RESERVED), figures={"torch_alloc_retries_count": count},
+    )
+
+
+def _name(case: Case) -> str:
+    return "the GPU" if case.subject == "The GPU" else case.subject
+
+
+def near_full(case: Case) -> Finding | None:
+    """The device's memory was nearly all needed, torch's cache not counted."""
+    need, total = need_bytes(case), case.total_bytes
+    if need is None or total is None or need < case.thresholds.near_full_ratio * total:
+        return None
+    who = _who(case)
+    return Finding(
+        "near-full", "limit",
+        f"{case.subject}'s memory was nearly full: {_of(need, total)} were needed.",
+        f"At the highest reading: {who}." if who else "",
+        "A little more runs out of memory: try a smaller batch, `torch.utils.checkpoint`, or bf16.",
+        f"memory {quantity(need / total, 'ratio')} full", case.device,
+        metrics=(_USED, _ALLOCATED), figures={"need_bytes": need, "total_bytes": total},
+    )
+
+
+# -- climbing -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Climb:
+    start: float
+    end: float
+    gained: float
+    jumps: tuple[float, ...]
+
+
+def _floor(values: Sequence[float]) -> list[float]:
+    """Return the least of each reading and those of the next second: what stays allocated."""
+    return [
+        min(values[i : i + _FLOOR_READINGS]) for i in range(len(values) - _FLOOR_READINGS + 1)
+    ]
+
+
+def _climb(case: Case) -> _Climb | None:
+    """Find memory that climbs step by step to the end of the cell, after the warm-up."""
+    total = case.total_bytes
+    points = case.readings(_ALLOCATED)
+    if total is None or case.wall_s < case.thresholds.growth_shortest_s:
+        return None
+    points = [p for p in points if p[0] >= case.span.start + _WARM_UP * case.wall_s]
+    if len(points) < _FEWEST_READINGS:
+        return None
+    floor = _floor([value for _, value in points])
+    gained = floor[-1] - floor[0]
+    if gained < max(_SMALLEST_CLIMB, case.thresholds.growth_ratio * total):
+        return None
+    changes = [after - before for before, after in pairwise(floor)]
+    if min(changes) < -0.02 * gained:
+        return None  # it comes down again
+    third = len(floor) // 3
+    levels = (floor[0], floor[third], floor[-1 - third], floor[-1])
+    if min(after - before for before, after in pairwise(levels)) < 0.15 * gained:
+        return None  # warm-up, or one large allocation
+    jumps: list[float] = []
+    rising = False
+    for change in changes:
+        if change <= 0.002 * gained:
+            rising = False
+        elif rising:
+            jumps[-1] += change  # a step that falls between two readings is still one
+        else:
+            jumps.append(change)
+            rising = True
+    if max(jumps) > _LARGEST_JUMP * gained:
+        return None
+    return _Climb(points[0][0], points[len(floor) - 1][0], gained, tuple(jumps))
+
+
+def _step_of(climb: _Climb) -> float | None:
+    """Return the bytes of one step where steps can be told apart and are alike."""
+    if len(climb.jumps) < _JUMPS:
+        return None
+    size = median(climb.jumps)
+    alike = [jump for jump in climb.jumps if abs(jump - size) <= 0.25 * size]
+    return size if len(alike) >= 0.7 * len(climb.jumps) else None
+
+
+def staircase(case: Case) -> Finding | None:
+    """Tensors add up step by step, while the GPU works, until the end of the cell."""
+    climb, total = _climb(case), case.total_bytes
+    if climb is None or total is None:
+        return None
+    util, active = case.mean("gpu_utilization_ratio"), case.mean("gpu_sm_active_ratio")
+    if (util is not None and util < 0.02) or (active is not None and active < 0.005):
+        return None  # filling memory without work on it is loading
+    rate = climb.gained / (climb.end - climb.start)
+    figures = {"gained_bytes": climb.gained, "bytes_per_second": rate}
+    lead = f"Memory climbs: {_bytes(rate)} a second"
+    step = _step_of(climb)
+    if step is not None:
+        lead = f"Memory climbs: {_bytes(step)} a step"
+        figures["bytes_per_step"] = step
+    lead += f", {_bytes(climb.gained)} in {duration(climb.end - climb.start)}."
+    free = free_bytes(case)
+    evidence, tip = "", ""
+    if free is not None:
+        seconds = free / rate
+        steps = f"{free / step:.0f} more steps" if step is not None else ""
+        evidence = f"{_bytes(free)} are left"
+        evidence += f": {steps} ({duration(seconds)})." if steps else f": {duration(seconds)}."
+        tip = f", full in {duration(seconds)}"
+        figures["seconds_to_full"] = seconds
+    return Finding(
+        "staircase", "limit", lead, evidence,
+        "Something keeps each step's tensors: keep numbers (`loss.item()`) or"
+        " `.detach().cpu()`, and clear lists of outputs.",
+        f"memory climbs{tip}: keep `loss.item()`, not `loss`",
+        case.device, "memory climbs", ((climb.start, climb.end),), (_ALLOCATED,), figures,
+    )
+
+
+# -- memory that is held and not used -------------------------------------------------------
+
+
+def _unusable(case: Case) -> float:
+    """Return the bytes that torch holds above its tensors' peak in segments that blocks pin."""
+    reserved, allocated = case.figure(_RESERVED), case.figure(_ALLOCATED)
+    split = case.figure(_SPLIT)
+    if reserved.peak is None or allocated.peak is None or split.peak is None:
+        return 0.0
+    return max(0.0, min(reserved.peak - allocated.peak, split.peak))
+
+
+def fragmentation(case: Case) -> Finding | None:
+    """torch had to take more memory while much of what it held lay in unusable pieces."""
+    limits, total = case.thresholds, case.total_bytes
+    reserved = case.figure(_RESERVED)
+    if total is None or reserved.peak is None or reserved.start is None:
+        return None
+    unusable = _unusable(case)
+    if reserved.peak <= reserved.start:
+        return None  # nothing was taken: the pieces hindered nobody
+    if unusable < max(limits.fragmented_ratio * reserved.peak, limits.waste_ratio * total):
+        return None
+    peak = case.figure(_ALLOCATED).peak
+    assert peak is not None
+    return Finding(
+        "fragmentation", "limit",
+        f"torch's memory is fragmented: it took {_bytes(reserved.peak)} for tensors that never"
+        f" passed {_bytes(peak)}.",
+        f"{_bytes(unusable)} lay in pieces between live blocks, too small for what came next.",
+        f"Set {_EXPANDABLE} before CUDA starts, or allocate the largest tensors first.",
+        f"{_bytes(unusable)} fragmented: `expandable_segments:True`", case.device,
+        metrics=(_RESERVED, _ALLOCATED), figures={"fragmented_bytes": unusable},
+    )
+
+
+def cache_no_leak(case: Case) -> Finding | None:
+    """Most of what the device shows as used at the end is torch's cache, not tensors."""
+    total = case.total_bytes
+    reserved, allocated = case.figure(_RESERVED), case.figure(_ALLOCATED)
+    if total is None or reserved.end is None or allocated.end is None:
+        return None
+    cached = reserved.end - allocated.end
+    if cached < case.thresholds.cache_ratio * total or allocated.end > 0.5 * reserved.end:
+        return None
+    used = case.figure(_USED).end
+    shown = f" of the {_bytes(used)} that nvidia-smi shows" if used is not None else ""
+    return Finding(
+        "cache", "hint",
+        f"{_bytes(cached)}{shown} are torch's cache, not a leak.",
+        f"Live tensors hold {_bytes(allocated.end)}; torch keeps the rest for its next tensors.",
+        "`%gpufree` gives it back to other processes.",
+        f"{_bytes(cached)} are cache: `%gpufree`", case.device,
+        metrics=(_RESERVED,), figures={"cached_bytes": cached},
+    )
+
