@@ -169,6 +169,12 @@ _ROWS: tuple[Metric, ...] = (
         "Device memory of other processes, this process's children among them.",
         source="nvml_slow", ceiling="gpu_memory_total_bytes",
     ),
+    _nvml(
+        "gpu_other_processes_utilization_ratio", "other processes' share", "ratio",
+        "nvmlDeviceGetProcessUtilization .smUtil, other PIDs",
+        "Share of the time in which kernels of other processes ran, this process's children"
+        " among them.", source="nvml_slow", window_s=1.0, refresh_s=1.0, ceiling=1.0,
+    ),
     _limited(
         "gpu_power_limited_seconds", "power cap", "74 (PERF_POLICY_POWER)",
         "Seconds in which the power cap held the clocks back, since the driver was loaded.",
@@ -276,7 +282,8 @@ _ROWS: tuple[Metric, ...] = (
     Metric(
         "cell_place_state", "where the cell is", "state", "gauge", "cell",
         "sys._current_frames of the main thread",
-        "The part of the program that the main thread is in; see CELL_PLACES.",
+        "The part of the program that the main thread is in while a cell runs; see CELL_PLACES."
+        " A wait inside a call such as .item() or .cpu() counts as the place that made the call.",
     ),
     # Host, once a second
     Metric(
@@ -319,13 +326,14 @@ _ROWS: tuple[Metric, ...] = (
     Metric(
         "main_thread_cpu_ratio", "main thread", "cores", "gauge", "host",
         "main_thread_cpu_seconds, difference over the interval",
-        "Processor time of the main thread; 1.0 is one core full.",
+        "Processor time of the main thread; 1.0 is one core full. A wait that spins, as CUDA's"
+        " does by default, counts as well.",
         window_s=1.0, rate_of="main_thread_cpu_seconds", ceiling=1.0,
     ),
     Metric(
         "workers_count", "workers", "count", "gauge", "host",
-        "children whose /proc/PID/comm is pt_data_worker",
-        "Number of worker processes of torch's DataLoaders.",
+        "children whose name in /proc/PID/stat is pt_data_worker",
+        "Number of worker processes of torch's DataLoaders (torch 2.5 and newer, on Linux).",
     ),
     Metric(
         "workers_cpu_ratio", "workers", "cores", "gauge", "host",
@@ -347,7 +355,8 @@ _ROWS: tuple[Metric, ...] = (
     Metric(
         "container_cpu_throttled_seconds", "held back by the quota", "seconds", "counter", "host",
         "cgroup v2 cpu.stat throttled_usec, v1 cpu.stat throttled_time",
-        "Seconds that the container's threads waited because its processor quota was used up.",
+        "Seconds that the container waited because its processor quota was used up, summed over"
+        " processors: they can be more than the time that passed.",
     ),
     Metric(
         "container_cpu_periods_count", "quota periods", "count", "counter", "host",

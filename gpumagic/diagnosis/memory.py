@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import median
 
 from ..units import MIB, duration, quantity
@@ -34,7 +35,7 @@ _FLOOR_READINGS = 10
 _FEWEST_READINGS = 30
 _WARM_UP = 0.25
 _LARGEST_JUMP = 0.4
-_JUMPS = 5
+_FEWEST_JUMPS = 5
 
 
 def _bytes(value: float) -> str:
@@ -171,7 +172,7 @@ class _Climb:
     start: float
     end: float
     gained: float
-    jumps: tuple[float, ...]
+    changes: tuple[float, ...]
 
 
 def _floor(values: Sequence[float]) -> list[float]:
@@ -201,28 +202,27 @@ def _climb(case: Case) -> _Climb | None:
     levels = (floor[0], floor[third], floor[-1 - third], floor[-1])
     if min(after - before for before, after in pairwise(levels)) < 0.15 * gained:
         return None  # warm-up, or one large allocation
-    jumps: list[float] = []
-    rising = False
-    for change in changes:
-        if change <= 0.002 * gained:
-            rising = False
-        elif rising:
-            jumps[-1] += change  # a step that falls between two readings is still one
-        else:
-            jumps.append(change)
-            rising = True
-    if max(jumps) > _LARGEST_JUMP * gained:
+    if max(changes) > _LARGEST_JUMP * gained:
         return None
-    return _Climb(points[0][0], points[len(floor) - 1][0], gained, tuple(jumps))
+    return _Climb(points[0][0], points[len(floor) - 1][0], gained, tuple(changes))
 
 
 def _step_of(climb: _Climb) -> float | None:
     """Return the bytes of one step where steps can be told apart and are alike."""
-    if len(climb.jumps) < _JUMPS:
+    rises = [change > 0.002 * climb.gained for change in climb.changes]
+    jumps: list[float] = []
+    for rising, run in groupby(zip(rises, climb.changes, strict=True), key=itemgetter(0)):
+        if not rising:
+            continue
+        changes = [change for _, change in run]
+        if len(changes) > 2:
+            return None  # steps that come as fast as readings
+        jumps.append(sum(changes))  # one that falls between two readings is still one
+    if len(jumps) < _FEWEST_JUMPS:
         return None
-    size = median(climb.jumps)
-    alike = [jump for jump in climb.jumps if abs(jump - size) <= 0.25 * size]
-    return size if len(alike) >= 0.7 * len(climb.jumps) else None
+    size = median(jumps)
+    alike = [jump for jump in jumps if abs(jump - size) <= 0.25 * size]
+    return size if len(alike) >= 0.7 * len(jumps) else None
 
 
 def staircase(case: Case) -> Finding | None:

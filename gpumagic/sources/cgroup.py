@@ -1,4 +1,4 @@
-"""The container's limits: cgroup v2, cgroup v1, and the affinity mask.
+"""The container's limits and how it runs into them: cgroup v2, v1, and the affinity mask.
 
 psutil speaks of the machine; a container sees all cores and all memory there although it may
 use a part. Limits count at each level of the hierarchy, so the smallest from this process's
@@ -12,22 +12,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Cgroup", "cores_allowed"]
+__all__ = ["Cgroup", "Throttling", "cores_allowed"]
 
 # v1 writes "no limit" as the largest multiple of the page size that fits into 63 bits.
 _UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
+class Throttling:
+    """How a group has run into its processor quota since it was made.
+
+    ``periods`` counts the quota's periods in which something ran, ``throttled_periods`` those
+    in which the quota was used up. ``throttled_s`` is the time that the group then waited,
+    summed over processors: four that wait for a second are four seconds.
+    """
+
+    periods: int
+    throttled_periods: int
+    throttled_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cgroup:
     """The control groups of this process.
 
-    ``root`` is where the hierarchy is mounted and ``membership`` the text of
-    ``/proc/self/cgroup``; both are handed in by tests.
+    ``root`` is where the hierarchy is mounted, ``membership`` the text of
+    ``/proc/self/cgroup`` and ``machine_io_pressure`` the machine's own file of pressure; all
+    are handed in by tests.
     """
 
     root: Path
     membership: str
+    machine_io_pressure: Path = Path("/proc/pressure/io")
     _known: dict[str, tuple[Path, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -89,17 +105,54 @@ class Cgroup:
 
         From ``cpu.max`` (v2), or ``cpu.cfs_quota_us`` over ``cpu.cfs_period_us`` (v1).
         """
-        limits: list[float] = []
+        return min((limit for limit, _ in self._cpu_limits()), default=None)
+
+    def _cpu_limits(self) -> Iterator[tuple[float, Path]]:
         for level in self._levels(""):
             quota, _, period = (self._read(level / "cpu.max") or "max").partition(" ")
             if quota.isdigit() and period.isdigit() and int(period):
-                limits.append(int(quota) / int(period))
+                yield int(quota) / int(period), level
         for level in self._levels("cpu"):
             quota_us = self._number(level / "cpu.cfs_quota_us")
             period_us = self._number(level / "cpu.cfs_period_us")
             if quota_us is not None and quota_us > 0 and period_us:
-                limits.append(quota_us / period_us)
-        return min(limits, default=None)
+                yield quota_us / period_us, level
+
+    def cpu_throttling(self) -> Throttling | None:
+        """Return how the quota in force was run into, or ``None`` where nothing tells.
+
+        From ``cpu.stat`` (``throttled_usec`` in v2, ``throttled_time`` in ns in v1) of the
+        level whose quota was the smallest when first asked: a counter stays with one level.
+        """
+        if "quota" not in self._known:
+            limits = sorted(self._cpu_limits(), key=lambda pair: pair[0])
+            self._known["quota"] = tuple(level for _, level in limits[:1])
+        for level in self._known["quota"]:
+            stat = _keyed_numbers(self._read(level / "cpu.stat") or "")
+            seconds = (
+                stat["throttled_usec"] / 1e6 if "throttled_usec" in stat
+                else stat["throttled_time"] / 1e9 if "throttled_time" in stat
+                else None
+            )
+            if seconds is not None and {"nr_periods", "nr_throttled"} <= stat.keys():
+                return Throttling(stat["nr_periods"], stat["nr_throttled"], seconds)
+        return None
+
+    def io_pressure(self) -> float | None:
+        """Return the seconds in which at least one task waited for storage, or ``None``.
+
+        From ``some total`` (microseconds) of this group's ``io.pressure``, or of the whole
+        machine's ``/proc/pressure/io`` where the group has none when first asked.
+        """
+        if "pressure" not in self._known:
+            own = [level / "io.pressure" for level in self._levels("")[:1]]
+            files = (*own, self.machine_io_pressure)
+            told = [file for file in files if _stalled_us(self._read(file)) is not None]
+            self._known["pressure"] = tuple(told[:1])
+        for file in self._known["pressure"]:
+            total = _stalled_us(self._read(file))
+            return None if total is None else total / 1e6
+        return None
 
     def memory_limit(self) -> int | None:
         """Return the memory limit in bytes, or ``None`` without one.
@@ -133,12 +186,25 @@ class Cgroup:
                 used = self._number(level / file)
                 if used is None:
                     continue
-                for line in (self._read(level / "memory.stat") or "").splitlines():
-                    name, _, value = line.partition(" ")
-                    if name == key and value.isdigit():
-                        used -= int(value)
-                return max(used, 0)
+                stat = _keyed_numbers(self._read(level / "memory.stat") or "")
+                return max(used - stat.get(key, 0), 0)
         return None
+
+
+def _keyed_numbers(text: str) -> dict[str, int]:
+    """Read lines of a name, a space and a number."""
+    pairs = (line.partition(" ") for line in text.splitlines())
+    return {name: int(value) for name, _, value in pairs if value.isdigit()}
+
+
+def _stalled_us(text: str | None) -> int | None:
+    """Read the microseconds out of the "some" line of a file of pressure."""
+    for line in (text or "").splitlines():
+        kind, _, figures = line.partition(" ")
+        total = figures.rpartition("total=")[2]
+        if kind == "some" and total.isdigit():
+            return int(total)
+    return None
 
 
 def cores_allowed(cgroup: Cgroup, machine: int) -> float:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time as real_time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..sample import HOST, Device, Gap, Sample
 from . import Clock
 from .cgroup import Cgroup, cores_allowed
+from .children import Children, workers_absent
 
 __all__ = ["HostSource"]
 
@@ -18,10 +21,17 @@ _SHARES = {
     "process_cpu_ratio": "process_cpu_seconds",
     "children_cpu_ratio": "children_cpu_seconds",
     "host_cpu_ratio": "host_cpu_seconds",
+    "main_thread_cpu_ratio": "main_thread_cpu_seconds",
 }
-
-# Listing the children may take this part of the time at most.
-_LISTING_SHARE = 0.1
+_MAIN_THREAD = ("main_thread_cpu_seconds", "main_thread_cpu_ratio")
+_WORKERS = (
+    "workers_count", "workers_cpu_ratio", "workers_busiest_cpu_ratio", "workers_idlest_cpu_ratio",
+)
+_THROTTLING = (
+    "container_cpu_throttled_seconds",
+    "container_cpu_periods_count",
+    "container_cpu_throttled_periods_count",
+)
 # Processor times count in steps of 10 ms: a share over less than this would be noise.
 _SHORTEST_SHARE_S = 0.25
 
@@ -41,10 +51,9 @@ class HostSource:
         self._cgroup = cgroup
         self._psutil: Any = None
         self._own: Any = None
-        self._children: dict[int, Any] = {}
-        self._list_from = float("-inf")
+        self._children = Children()
         self._before: tuple[float, dict[str, float]] | None = None
-        self._children_cpu = Rising()
+        self._main_clock: int | None = None
         self._device: Device | None = None
 
     def open(self) -> None:
@@ -54,17 +63,13 @@ class HostSource:
         self._psutil = psutil
         self._own = psutil.Process(os.getpid())
         self._before = None
-        self._children = {}
-        self._children_cpu.begin()
-        self._list_from = float("-inf")
+        self._children.begin(psutil, self._own)
+        self._main_clock = _main_thread_clock()
         if self._cgroup is None:
             self._cgroup = Cgroup.of_this_process()
         machine = psutil.cpu_count() or 1
         total = psutil.virtual_memory().total
         limit = self._cgroup.memory_limit()
-        absent = {}
-        if self._cgroup.memory_used() is None:
-            absent["container_memory_used_bytes"] = "no cgroup tells the memory in use"
         self._device = Device(
             HOST, "host", "Host",
             constants={
@@ -73,8 +78,26 @@ class HostSource:
                 "host_memory_total_bytes": float(total),
                 "host_memory_limit_bytes": float(min(total, limit or total)),
             },
-            absent=absent,
+            absent=self._find_absent(self._cgroup),
         )
+
+    def _find_absent(self, cgroup: Cgroup) -> dict[str, str]:
+        absent = {}
+        if self._main_clock is None:
+            reason = "this system has no processor clock of a single thread"
+            absent.update(dict.fromkeys(_MAIN_THREAD, reason))
+        if reason := workers_absent(self._psutil):
+            absent.update(dict.fromkeys(_WORKERS, reason))
+        if cgroup.memory_used() is None:
+            absent["container_memory_used_bytes"] = "no cgroup tells the memory in use"
+        if cgroup.cpu_limit() is None:
+            absent.update(dict.fromkeys(_THROTTLING, "no processor quota is set"))
+        elif cgroup.cpu_throttling() is None:
+            reason = "cpu.stat of the group with the processor quota cannot be read"
+            absent.update(dict.fromkeys(_THROTTLING, reason))
+        if cgroup.io_pressure() is None:
+            absent["io_pressure_seconds"] = "the kernel tells no pressure on storage"
+        return absent
 
     def devices(self) -> Sequence[Device]:
         """Return the host."""
@@ -84,131 +107,85 @@ class HostSource:
         """Yield one sample of the host."""
         psutil, own = self._psutil, self._own
         time = now()
+        values = {}
+        if self._main_clock is not None:
+            values["main_thread_cpu_seconds"] = real_time.clock_gettime(self._main_clock)
         with own.oneshot():
             cpu = own.cpu_times()
-            values = {"process_rss_bytes": float(own.memory_info().rss)}
-        busy = cpu.user + cpu.system
+            values["process_rss_bytes"] = float(own.memory_info().rss)
+        values["process_cpu_seconds"] = cpu.user + cpu.system
         await asyncio.sleep(0)
-        machine = _busy_seconds(psutil.cpu_times())
+        values["host_cpu_seconds"] = _busy_seconds(psutil.cpu_times())
         memory = psutil.virtual_memory()
         values["host_memory_used_bytes"] = float(memory.total - memory.available)
         await asyncio.sleep(0)
-        used = self._cgroup.memory_used() if self._cgroup is not None else None
-        if used is not None:
-            values["container_memory_used_bytes"] = float(used)
-        values["process_cpu_seconds"] = busy
-        values["host_cpu_seconds"] = machine
-        await self._read_children(time, values)
+        if self._cgroup is not None:
+            _read_container(self._cgroup, values)
+        await asyncio.sleep(0)
+        values.update(await self._children.read(now, shortest_s=self._shortest_share_s))
         self._add_shares(time, values)
+        self._note_unnamed_workers()
         yield Sample(time, HOST, self.name, values)
 
+    @property
+    def _shortest_share_s(self) -> float:
+        return min(_SHORTEST_SHARE_S, self.period_s / 2)
+
+    def _note_unnamed_workers(self) -> None:
+        """Say so once where torch, imported since, turns out to be too old."""
+        device, reason = self._device, workers_absent(self._psutil)
+        if reason and device is not None and _WORKERS[0] not in device.absent:
+            absent = {**device.absent, **dict.fromkeys(_WORKERS, reason)}
+            self._device = replace(device, absent=absent)
+
     def _add_shares(self, time: float, values: dict[str, float]) -> None:
-        counters = {name: values[name] for name in _SHARES.values()}
+        counters = {name: values[name] for name in _SHARES.values() if name in values}
         if self._before is None:
             self._before = (time, counters)
             return
-        elapsed = time - self._before[0]
-        if elapsed < min(_SHORTEST_SHARE_S, self.period_s / 2):
+        start, before = self._before
+        elapsed = time - start
+        if elapsed < self._shortest_share_s:
             return
         for share, counter in _SHARES.items():
-            values[share] = max(0.0, counters[counter] - self._before[1][counter]) / elapsed
+            if counter in counters and counter in before:
+                values[share] = max(0.0, counters[counter] - before[counter]) / elapsed
+        if "main_thread_cpu_ratio" in values:
+            # The stamp is taken a moment before the clock is read; a thread has one core.
+            values["main_thread_cpu_ratio"] = min(1.0, values["main_thread_cpu_ratio"])
         self._before = (time, counters)
-
-    async def _read_children(self, time: float, values: dict[str, float]) -> None:
-        psutil = self._psutil
-        # The kernel adds the time of a child to its parent's when the parent waits for it.
-        # Parents are read first: a child that is waited for in between is missed until the
-        # next reading, and never counted twice.
-        seconds = _reaped_seconds(self._own.cpu_times())
-        self._list_children(time)
-        count, rss = 0, 0
-        for pid, child in list(self._children.items()):
-            await asyncio.sleep(0)
-            try:
-                with child.oneshot():
-                    times, resident = child.cpu_times(), child.memory_info().rss
-            except psutil.Error:
-                del self._children[pid]
-                continue
-            count += 1
-            rss += resident
-            seconds += times.user + times.system + _reaped_seconds(times)
-        values["children_cpu_seconds"] = self._children_cpu.add(seconds)
-        values["children_count"] = float(count)
-        values["children_rss_bytes"] = float(rss)
-
-    def _list_children(self, time: float) -> None:
-        if _childless(self._psutil):
-            self._children = {}
-            return
-        if time < self._list_from:
-            return
-        begun = real_time.perf_counter()
-        listed = {child.pid: child for child in self._own.children(recursive=True)}
-        self._list_from = time + (real_time.perf_counter() - begun) / _LISTING_SHARE
-        # A process object kept by PID would survive the reuse of its PID; psutil compares
-        # creation times, so equal objects are the same process.
-        self._children = {
-            pid: self._children[pid] if self._children.get(pid) == child else child
-            for pid, child in listed.items()
-        }
 
     def close(self) -> None:
         """Forget the processes."""
-        self._children = {}
+        self._children.forget()
         self._before = None
 
 
-class Rising:
-    """A counter of what a sum gains, where parts of the sum can be missed or go for good.
-
-    A sum that falls holds the counter. If it is still as low at the next reading, the part was
-    not just missed between two steps of a reading: the counter goes on from the lower sum.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self._highest: float | None = None
-        self._fallen: float | None = None
-
-    def begin(self) -> None:
-        """Take the next sum as the one to count from."""
-        self._highest = self._fallen = None
-
-    def add(self, value: float) -> float:
-        """Take a sum in and return the counter."""
-        if self._highest is None or value >= self._highest:
-            self.total += 0.0 if self._highest is None else value - self._highest
-            self._highest, self._fallen = value, None
-        elif self._fallen is None:
-            self._fallen = value
-        else:
-            self.total += max(0.0, value - self._fallen)
-            self._highest, self._fallen = value, None
-        return self.total
-
-
-def _reaped_seconds(times: Any) -> float:
-    """Return the processor seconds of the children that a process has waited for."""
-    reaped: float = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return reaped
-
-
-def _childless(psutil: Any) -> bool:
-    """Tell whether this process surely has no children, by one system call.
-
-    psutil reads the parent of each process of the machine, which takes milliseconds on a large
-    one. The call takes no notice away from whoever waits for a child.
-    """
-    if not getattr(psutil, "LINUX", False):
-        return False
+def _main_thread_clock() -> int | None:
+    """Return the main thread's processor clock for ``time.clock_gettime``; macOS has none."""
+    clock_of = getattr(real_time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return None
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
+        clock: int = clock_of(threading.main_thread().ident)
     except OSError:
-        pass
-    return False
+        return None
+    return clock
+
+
+def _read_container(cgroup: Cgroup, values: dict[str, float]) -> None:
+    """Add what the container tells of its memory, its processor quota and its storage."""
+    used, throttling, stalled = (
+        cgroup.memory_used(), cgroup.cpu_throttling(), cgroup.io_pressure()
+    )
+    if used is not None:
+        values["container_memory_used_bytes"] = float(used)
+    if throttling is not None:
+        values["container_cpu_throttled_seconds"] = throttling.throttled_s
+        values["container_cpu_periods_count"] = float(throttling.periods)
+        values["container_cpu_throttled_periods_count"] = float(throttling.throttled_periods)
+    if stalled is not None:
+        values["io_pressure_seconds"] = stalled
 
 
 def _busy_seconds(times: Any) -> float:

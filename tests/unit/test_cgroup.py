@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.sources.cgroup import Cgroup, cores_allowed
+from gpumagic.sources.cgroup import Cgroup, Throttling, cores_allowed
 
 GIB = 1 << 30
 V1_UNLIMITED = "9223372036854771712"
@@ -119,12 +119,98 @@ def test_used_memory_is_that_of_the_level_with_the_limit(tmp_path: Path) -> None
     assert (cgroup.memory_limit(), cgroup.memory_used()) == (None, 1 * GIB)
 
 
+STAT = "usage_usec 9\nnr_periods 500\nnr_throttled 125\nthrottled_usec 31250000\nnr_bursts 0"
+V1_STAT = "nr_periods 40\nnr_throttled 10\nthrottled_time 2500000000"
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "found"),
+    [
+        (V2, {"kube/pod/box/cpu.max": "150000 100000", "kube/pod/box/cpu.stat": STAT},
+         Throttling(500, 125, 31.25)),
+        (V2, {"kube/pod/box/cpu.max": "800000 100000", "kube/pod/box/cpu.stat": "nr_periods 1",
+              "kube/pod/cpu.max": "200000 100000", "kube/pod/cpu.stat": STAT},
+         Throttling(500, 125, 31.25)),
+        (V2, {"kube/pod/box/cpu.max": "max 100000", "kube/pod/box/cpu.stat": STAT}, None),
+        (V2, {"kube/pod/box/cpu.max": "150000 100000"}, None),
+        (V2, {"kube/pod/box/cpu.max": "150000 100000",
+              "kube/pod/box/cpu.stat": "usage_usec 9\nthrottled_usec 5"}, None),
+        (V1, {"cpu/docker/abc/cpu.cfs_quota_us": 250_000,
+              "cpu/docker/abc/cpu.cfs_period_us": 100_000,
+              "cpu/docker/abc/cpu.stat": V1_STAT}, Throttling(40, 10, 2.5)),
+        (V1, {"cpu/docker/abc/cpu.cfs_quota_us": -1,
+              "cpu/docker/abc/cpu.cfs_period_us": 100_000,
+              "cpu/docker/abc/cpu.stat": V1_STAT}, None),
+    ],
+)
+def test_throttling_is_that_of_the_quota_in_force(
+    tmp_path: Path, membership: str, files: Mapping[str, str | int], found: Throttling | None
+) -> None:
+    """Periods and waits come from the level with the smallest quota, None without one."""
+    assert tree(tmp_path, membership, files).cpu_throttling() == found
+
+
+def test_throttling_stays_with_one_level(tmp_path: Path) -> None:
+    """A quota that is set later elsewhere does not make the counters jump to another group's."""
+    files: dict[str, str | int] = {
+        "kube/pod/box/cpu.max": "200000 100000", "kube/pod/box/cpu.stat": STAT,
+    }
+    cgroup = tree(tmp_path, V2, files)
+    assert cgroup.cpu_throttling() == Throttling(500, 125, 31.25)
+    tree(tmp_path, V2, {"kube/pod/cpu.max": "100000 100000", "kube/pod/cpu.stat":
+                        "nr_periods 7\nnr_throttled 7\nthrottled_usec 7"})
+    assert cgroup.cpu_limit() == 1.0
+    assert cgroup.cpu_throttling() == Throttling(500, 125, 31.25)
+
+
+def pressure(total: int | str) -> str:
+    """Write a file of pressure as the kernel does."""
+    return (
+        f"some avg10=1.00 avg60=0.50 avg300=0.10 total={total}\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=11"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "machine", "seconds"),
+    [
+        (pressure(2_500_000), pressure(90_000_000), 2.5),
+        (pressure(0), pressure(90_000_000), 0.0),
+        (None, pressure(90_000_000), 90.0),
+        ("", pressure(90_000_000), 90.0),
+        (pressure("?"), None, None),
+        ("full avg10=0.00 total=5", None, None),
+        (None, None, None),
+    ],
+)
+def test_pressure_on_storage_is_the_groups_or_else_the_machines(
+    tmp_path: Path, own: str | None, machine: str | None, seconds: float | None
+) -> None:
+    """Microseconds of "some" become seconds; 0 is a figure, and nothing readable is None."""
+    base = tree(tmp_path, V2, {} if own is None else {"kube/pod/box/io.pressure": own})
+    file = tmp_path / "machine"
+    if machine is not None:
+        file.write_text(machine)
+    assert Cgroup(base.root, V2, file).io_pressure() == seconds
+
+
+def test_pressure_stays_with_one_file(tmp_path: Path) -> None:
+    """A group's file that cannot be read for once is not replaced by the machine's figures."""
+    tree(tmp_path, V2, {"kube/pod/box/io.pressure": pressure(5_000_000)})
+    (tmp_path / "machine").write_text(pressure(90_000_000))
+    cgroup = Cgroup(tmp_path, V2, tmp_path / "machine")
+    assert cgroup.io_pressure() == 5.0
+    (tmp_path / "kube/pod/box/io.pressure").unlink()
+    assert cgroup.io_pressure() is None
+
+
 def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
     """Without membership, or without the files, every answer is None."""
     for cgroup in (Cgroup(tmp_path, ""), Cgroup(tmp_path / "none", V2), Cgroup(tmp_path, V1)):
         assert cgroup.cpu_limit() is None
         assert cgroup.memory_limit() is None
         assert cgroup.memory_used() is None
+        assert cgroup.cpu_throttling() is None
 
 
 def test_both_versions_side_by_side(tmp_path: Path) -> None:
@@ -155,4 +241,7 @@ def test_this_process_can_be_asked() -> None:
     cgroup = Cgroup.of_this_process()
     for answer in (cgroup.cpu_limit(), cgroup.memory_limit(), cgroup.memory_used()):
         assert answer is None or answer > 0
+    stalled, throttling = cgroup.io_pressure(), cgroup.cpu_throttling()
+    assert stalled is None or stalled >= 0
+    assert throttling is None or throttling.throttled_periods <= throttling.periods
     assert 0 < cores_allowed(cgroup, os.cpu_count() or 1) <= (os.cpu_count() or 1)

@@ -20,6 +20,7 @@ ROWS = list(METRICS.values())
 SUFFIXES = {
     "ratio": "_ratio",
     "bytes": "_bytes",
+    "bytes/s": "_bytes_per_second",
     "watts": "_watts",
     "joules": "_joules",
     "celsius": "_celsius",
