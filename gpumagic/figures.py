@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from .sample import Device, Span
 
@@ -38,31 +39,48 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Joules of a span: the difference of the energy counter, give or take ``bound_joules``.
+    """Joules of a span, give or take ``bound_joules``.
 
-    The bound is what the GPU can have used in the edges between the two readings and the
-    span's ends, and while the counter was not renewed. ``None`` comes with a ``reason``.
+    ``method`` is ``"counter"`` for the difference of the energy counter, with power integrated
+    between its readings and the span's ends; the bound is what the counter can lag and how far
+    power varied near those edges. It is ``"estimate"`` for power integrated over the span;
+    ``reason`` then says why it is not the counter. ``None`` comes with a ``reason`` and no method.
     """
 
     joules: float | None = None
     bound_joules: float | None = None
     mean_watts: float | None = None
     reason: str = ""
+    method: Literal["counter", "estimate", ""] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttling:
-    """Share of the readings in which the clocks were held back, in all and by reason."""
+    """Share of the time in which the clocks were held back, in all and by reason.
+
+    ``method`` is ``"counters"`` where the driver's counters tell at least one reason: shares are
+    then their growth over the time between the two readings next to the span's ends, and
+    ``seconds`` that growth. ``sampled`` names the reasons that have no counter: they are shares
+    of the ``samples`` readings of ``gpu_clock_event_reasons_state``, as all reasons are where
+    ``method`` is ``"samples"``. Reasons can hold at the same time: ``ratio`` is the share of any
+    of them in the readings, held between the largest share and their sum (1 at most).
+    """
 
     ratio: float | None = None
     by_reason: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     reason: str = ""
+    method: Literal["counters", "samples", ""] = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    sampled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How well readings cover a span: how many, and the longest stretch without one."""
+    """How well readings cover a span: how many, and the longest stretch without one.
+
+    What the driver's rings filled in after a stall does not count as a reading.
+    """
 
     source: str
     samples: int

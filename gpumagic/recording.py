@@ -10,7 +10,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, TypeAlias
@@ -65,6 +65,11 @@ class _Track:
         self.reach = math.inf
         self.longest_period: float | None = None
         self.breaks: deque[tuple[float, float]] = deque(maxlen=_MAX_EVENTS)
+        # A sample can hold a part of the metrics only (what the driver's rings kept of a stall):
+        # it joins nothing for the others. Of those, when they were last there and how far that
+        # reaches.
+        self.lacking: dict[str, tuple[float, float]] = {}
+        self.breaks_of: dict[str, deque[tuple[float, float]]] = {}
         self.times = array("d")
         self.columns: dict[str, array[float]] = {}
 
@@ -74,10 +79,12 @@ class _Track:
         time = max(sample.time, self.times[-1]) if self.times else sample.time
         if self.times and time - self.times[-1] > self.reach:
             self.breaks.append((self.times[-1], time))
+        values = sample.values
+        if self.lacking or len(values) < len(self.columns):
+            self._note_lacking(time, values)
         self.reach = math.inf if period is None else REACH_PERIODS * period
         if period is not None:
             self.longest_period = max(period, self.longest_period or 0.0)
-        values = sample.values
         for name, column in self.columns.items():
             column.append(values.get(name, _NAN))
         if not self.columns.keys() >= values.keys():
@@ -93,6 +100,18 @@ class _Track:
             del self.times[:surplus]
             for column in self.columns.values():
                 del column[:surplus]
+
+    def _note_lacking(self, time: float, values: Mapping[str, float]) -> None:
+        """Note the break of each metric that samples in between have lacked for too long."""
+        for name in self.columns:
+            if name not in values:
+                if self.times:
+                    self.lacking.setdefault(name, (self.times[-1], self.reach))
+            elif name in self.lacking:
+                before, reach = self.lacking.pop(name)
+                if time - before > reach:
+                    own = self.breaks_of.setdefault(name, deque(maxlen=_MAX_EVENTS))
+                    own.append((before, time))
 
     def slice(self, start: float, end: float) -> slice:
         return slice(bisect_left(self.times, start), bisect_right(self.times, end))
@@ -316,20 +335,28 @@ class Recording:
             return track.times[track.slice(start, end)].tolist() if track else []
 
     def breaks(
-        self, source: str, device: str, start: float = -math.inf, end: float = math.inf
+        self,
+        source: str,
+        device: str,
+        start: float = -math.inf,
+        end: float = math.inf,
+        *,
+        metric: str | None = None,
     ) -> list[tuple[float, float]]:
         """List the pairs of readings around ``[start, end]`` that are too far apart to be joined.
 
         Too far is judged by the period in force at the earlier one. Infinity stands for the
-        next reading where the newest one no longer reaches ``end``.
+        next reading where the newest one no longer reaches ``end``. With ``metric``, a sample
+        that lacks it is no reading.
         """
         with self._lock:
             track = self._tracks.get((device, source))
             if track is None or not track.times:
                 return []
-            found = [(a, b) for a, b in track.breaks if a <= end and b >= start]
-            newest = track.times[-1]
-            if end - newest > track.reach:
+            all_breaks = [*track.breaks, *track.breaks_of.get(metric or "", ())]
+            found = sorted((a, b) for a, b in all_breaks if a <= end and b >= start)
+            newest, reach = track.lacking.get(metric or "", (track.times[-1], track.reach))
+            if end - newest > reach:
                 found.append((newest, math.inf))
             return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traitlets import CaselessStrEnum, CFloat, CInt, TraitError, Unicode, validate
+from traitlets import CaselessStrEnum, CFloat, CInt, Dict, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from .errors import SettingError
@@ -45,6 +45,11 @@ class GpuMagic(Configurable):
         " first use.",
     ).tag(config=True)
 
+    thresholds = Dict(
+        help="From which figures on findings are reported, by name, such as"
+        ' {"near_full_ratio": 0.95}; the others keep their defaults.'
+    ).tag(config=True)
+
     @validate("interval_s")
     def _check_interval(self, proposal: Any) -> float:
         return float(_as_trait(check_interval, proposal["value"]))
@@ -62,6 +67,14 @@ class GpuMagic(Configurable):
     def _check_metrics(self, proposal: Any) -> str:
         _as_trait(parse_strips, proposal["value"])
         return str(proposal["value"])
+
+    @validate("thresholds")
+    def _check_thresholds(self, proposal: Any) -> dict[str, float]:
+        # Here, because loading the extension does not need the rules.
+        from .diagnosis.thresholds import parse_thresholds
+
+        _as_trait(parse_thresholds, proposal["value"])
+        return dict(proposal["value"])
 
     @validate("updates_per_s")
     def _check_updates(self, proposal: Any) -> float:

@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from .coverage import around, lost_in, quick_source, why_absent, why_none_inside, without_break
+from .energy import energy_of
 from .figures import Coverage, DeviceSummary, Energy, Figure, Summary, Throttling
-from .metrics import CLOCK_EVENT_REASONS, METRICS, THROTTLE_REASONS, Metric, throttle_names
-from .recording import REACH_PERIODS, Recording, Series
+from .metrics import METRICS, Metric, of_source
+from .recording import Recording
 from .sample import Device, Span
-from .units import duration, quantity
+from .sources.nvml_rings import BRIDGED
+from .throttling import throttling_of
+from .units import quantity
 
 __all__ = [
     "Coverage",
@@ -65,15 +69,10 @@ def summarise(
     dropped = [
         until
         for device in chosen
-        if (until := recording.dropped_until(_quick(device), device.id)) is not None
+        if (until := recording.dropped_until(quick_source(device), device.id)) is not None
     ]
     truncated = max(dropped, default=span.start) - span.start
     return Summary(span, found, watch_cpu_s, truncated if truncated > 5.0 else 0.0)
-
-
-def _quick(device: Device) -> str:
-    """Name the source that reads a device most often."""
-    return "nvml" if device.kind == "gpu" else "host"
 
 
 def _device(
@@ -87,6 +86,8 @@ def _device(
     for metric in METRICS.values():
         if metric.kind == "constant" or metric.name == "gpu_energy_joules":
             continue
+        if metric.source == "cell":
+            continue  # a place in a program has neither mean nor peak
         if metric.source == "host" and device.kind != "host":
             continue
         if metric.source != "host" and device.kind == "host":
@@ -102,65 +103,11 @@ def _device(
     return DeviceSummary(
         device,
         figures,
-        _energy(recording, span, device, reasons),
-        _throttling(recording, span, device, reasons),
-        _coverage(recording, span, device, _quick(device)),
-        *_lost(recording, span, device, _quick(device)),
+        energy_of(recording, span, device, reasons),
+        throttling_of(recording, span, device, reasons),
+        _coverage(recording, span, device, quick_source(device)),
+        *lost_in(recording, span, device, quick_source(device)),
     )
-
-
-def _gaps(
-    recording: Recording, span: Span, device: Device, source: str
-) -> list[tuple[float, float, str]]:
-    """List the stretches of a span in which a source gave nothing for a device, and why."""
-    assert span.end is not None
-    found = [
-        (max(gap.start, span.start), span.end if gap.end is None else min(gap.end, span.end),
-         gap.reason)
-        for gap in recording.gaps(span.start, span.end)
-        if gap.source == source and gap.device in (device.id, None)
-    ]
-    return sorted(gap for gap in found if gap[1] > gap[0])
-
-
-def _lost(
-    recording: Recording, span: Span, device: Device, source: str
-) -> tuple[float, str]:
-    """Return for how long a source gave nothing for a device, and the longest gap's reason."""
-    gaps = _gaps(recording, span, device, source)
-    if not gaps:
-        return 0.0, ""
-    lost, until = 0.0, span.start
-    for start, end, _ in gaps:
-        lost += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return lost, max(gaps, key=lambda gap: gap[1] - gap[0])[2]
-
-
-def _without_break(
-    recording: Recording, device: Device, source: str, one: float, other: float
-) -> bool:
-    """Tell whether a reading at one time can stand for another: no gap lies between them."""
-    period = recording.periods.get(source, 0.1)
-    early, late = min(one, other), max(one, other)
-    if late - early > max(REACH_PERIODS * period, 0.5):
-        return False
-    return not any(
-        gap.source == source and gap.device in (device.id, None)
-        # A gap ends with the reading that ends it.
-        and gap.start < late and (gap.end is None or gap.end > early)
-        for gap in recording.gaps(early, late)
-    )
-
-
-def _around(
-    recording: Recording, metric: Metric, device: str, span: Span
-) -> tuple[Series, float]:
-    """Return a metric's readings from just before a span to just after it, and the margin."""
-    period = recording.periods.get(metric.source, 0.1)
-    margin = max(REACH_PERIODS * period, 0.5)
-    assert span.end is not None
-    return recording.series(metric.name, device, span.start - margin, span.end + margin), margin
 
 
 def _figure(
@@ -171,15 +118,15 @@ def _figure(
     reasons: Mapping[str, str],
 ) -> Figure:
     assert span.end is not None
-    series, _ = _around(recording, metric, device.id, span)
+    series = around(recording, metric, device.id, span)
     if not series:
-        return Figure(metric.name, reason=_why_absent(recording, span, device, metric, reasons))
+        return Figure(metric.name, reason=why_absent(recording, span, device, metric, reasons))
 
     def near(points: Iterable[tuple[float, float]], edge: float) -> float | None:
         point = next(iter(points), None)
         if point is None:
             return None
-        there = _without_break(recording, device, metric.source, point[0], edge)
+        there = without_break(recording, device, metric.source, point[0], edge)
         return point[1] if there else None
 
     start = near(((t, v) for t, v in reversed(list(series)) if t <= span.start), span.start)
@@ -208,33 +155,15 @@ def _figure(
         peak=max(counted) if counted else None,
         end=end,
         samples=len(inside),
-        reason="" if inside else _why_none_inside(recording, span, device, metric),
+        reason="" if inside else why_none_inside(recording, span, device, metric),
     )
-
-
-def _why_none_inside(
-    recording: Recording, span: Span, device: Device, metric: Metric
-) -> str:
-    """Say why there were readings around a span but none that counts in it."""
-    assert span.end is not None
-    lost, reason = _lost(recording, span, device, metric.source)
-    if lost and reason:
-        return reason
-    period = recording.periods.get(metric.source, 0.1)
-    if span.end - span.start > metric.reach_s + 3 * period:
-        return "no reading fell into the cell"
-    if period > metric.reach_s and period > 1:
-        return f"too short to say: a reading every {duration(period)}"
-    if metric.reach_s:
-        return f"too short to say: a reading speaks of {duration(metric.reach_s)}"
-    return "too short to say: no reading fell into the cell"
 
 
 def _mean_rate(
     recording: Recording, span: Span, device: str, counter: Metric
 ) -> float | None:
     """Return a counter's growth a second between the readings next to a span's ends."""
-    series, _ = _around(recording, counter, device, span)
+    series = around(recording, counter, device, span)
     first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
     last = next(((t, v) for t, v in series if span.end is not None and t >= span.end), None)
     if first is None or last is None or last[0] - first[0] < _SHORTEST_RATE_S:
@@ -242,31 +171,6 @@ def _mean_rate(
     if last[1] < first[1]:
         return None  # counted anew, as the children's time is by a new sampler
     return (last[1] - first[1]) / (last[0] - first[0])
-
-
-def _why_absent(
-    recording: Recording,
-    span: Span,
-    device: Device,
-    metric: Metric,
-    reasons: Mapping[str, str],
-) -> str:
-    if metric.name in device.absent:
-        return device.absent[metric.name]
-    assert span.end is not None
-    for source in (metric.source, _quick(device)):
-        # What loses a GPU is seen first by whoever reads it most often.
-        lost, reason = _lost(recording, span, device, source)
-        driver = source == metric.source or metric.source.startswith("nvml")
-        if lost and reason and driver:
-            return reason
-    if metric.source in reasons:
-        return reasons[metric.source]
-    if metric.source == "allocator":
-        return "torch has not initialised CUDA on this GPU in this process"
-    if span.end - span.start > 3 * recording.periods.get(metric.source, 0.1):
-        return "the device gave no value"
-    return _why_none_inside(recording, span, device, metric)
 
 
 def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> Figure:
@@ -296,69 +200,23 @@ def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> 
     )
 
 
-def _energy(
-    recording: Recording, span: Span, device: Device, reasons: Mapping[str, str]
-) -> Energy:
-    if device.kind != "gpu":
-        return Energy(reason="not a GPU")
-    assert span.end is not None
-    metric = METRICS["gpu_energy_joules"]
-    series, _ = _around(recording, metric, device.id, span)
-    if not series:
-        return Energy(reason=_why_absent(recording, span, device, metric, reasons))
-    first = next(((t, v) for t, v in reversed(list(series)) if t <= span.start), None)
-    last = next(((t, v) for t, v in series if t >= span.end), None)
-    if first is None or last is None:
-        _, reason = _lost(recording, span, device, metric.source)
-        return Energy(reason=reason or "the counter was not read at both ends of the cell")
-    (t0, e0), (t1, e1) = first, last
-    if e1 < e0:
-        return Energy(reason="the counter went back (the driver was reloaded)")
-    wall = span.end - span.start
-    power, _ = _around(recording, METRICS["gpu_power_watts"], device.id, span)
-    highest = max(power.values, default=(e1 - e0) / (t1 - t0) if t1 > t0 else 0.0)
-    edges = (span.start - t0) + (t1 - span.end)
-    # The counter is renewed every refresh_s, so each reading can be that much too old.
-    bound = highest * (edges + metric.refresh_s)
-    if wall <= 2 * metric.refresh_s:
-        return Energy(
-            reason=f"too short to say: the counter is renewed every {duration(metric.refresh_s)}"
-        )
-    joules = (e1 - e0) * wall / (t1 - t0)
-    return Energy(joules, bound, joules / wall)
-
-
-def _throttling(
-    recording: Recording, span: Span, device: Device, reasons: Mapping[str, str]
-) -> Throttling:
-    if device.kind != "gpu":
-        return Throttling(reason="not a GPU")
-    assert span.end is not None
-    metric = METRICS["gpu_clock_event_reasons_state"]
-    series = recording.series(metric.name, device.id, span.start + metric.reach_s, span.end)
-    if not series:
-        around, _ = _around(recording, metric, device.id, span)
-        if around:
-            return Throttling(reason=_why_none_inside(recording, span, device, metric))
-        return Throttling(reason=_why_absent(recording, span, device, metric, reasons))
-    total = len(series)
-    by_reason = {
-        CLOCK_EVENT_REASONS[bit]: sum(1 for v in series.values if int(v) & bit) / total
-        for bit in sorted(THROTTLE_REASONS)
-    }
-    held = sum(1 for v in series.values if throttle_names(v)) / total
-    return Throttling(held, {k: v for k, v in by_reason.items() if v}, total)
-
-
-def _coverage(
-    recording: Recording, span: Span, device: Device, source: str
-) -> Coverage | None:
+def _coverage(recording: Recording, span: Span, device: Device, source: str) -> Coverage:
     assert span.end is not None
     period = recording.periods.get(source, 0.1)
-    times = [*recording.times(source, device.id, span.start, span.end)]
-    edges = [span.start, *times, span.end]
+    edges = [span.start, *_times(recording, span, device, source), span.end]
     longest = max(b - a for a, b in pairwise(edges))
-    return Coverage(source, len(times), longest, period)
+    return Coverage(source, len(edges) - 2, longest, period)
+
+
+def _times(recording: Recording, span: Span, device: Device, source: str) -> Sequence[float]:
+    """Return when a source read a device in a span, without what the driver's rings filled in."""
+    assert span.end is not None
+    for metric in of_source(source):
+        if metric.name not in BRIDGED:
+            found = recording.series(metric.name, device.id, span.start, span.end).times
+            if found:
+                return found
+    return recording.times(source, device.id, span.start, span.end)
 
 
 def peak_text(figure: Figure) -> str:

@@ -29,3 +29,7 @@ c = get_config()  # noqa: F821
 
 # Samples kept of each source and GPU before the oldest go; to be set before the first use.
 # c.GpuMagic.max_samples = 72000
+
+# From which figures on findings are reported, by name, such as {"near_full_ratio": 0.95}; the
+# others keep their defaults.
+# c.GpuMagic.thresholds = {}

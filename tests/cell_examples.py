@@ -116,7 +116,6 @@ def cell(
         },
     )
     recording = recording_of(*([device] if gpu else []), host)
-    recording.periods.update(PERIODS)
     by_source: dict[str, dict[str, Value]] = {}
     for name, value in figures.items():
         source, metric = NAMES[name]

@@ -190,7 +190,9 @@ def fill(
 def recording_of(*devices: Device, max_samples: int = 72_000) -> Recording:
     """Make a recording that knows some devices (one GPU and the host) and the usual periods."""
     recording = Recording(max_samples=max_samples)
-    recording.periods.update({"nvml": 0.1, "allocator": 0.1, "nvml_slow": 1.0, "host": 1.0})
+    recording.periods.update(
+        {"nvml": 0.1, "allocator": 0.1, "cell": 0.1, "gpm": 0.2, "nvml_slow": 1.0, "host": 1.0}
+    )
     for device in devices or (GPU, HOST_DEVICE):
         recording.add_device(device)
     return recording

@@ -102,6 +102,8 @@ H200: Mapping[str, Value] = {
     "energy_mj": 1_000_000_000,
     "power_violation_ns": 0,
     "thermal_violation_ns": 0,
+    "sync_boost_violation_ns": 0,
+    "power_brake_violation_ns": 0,
     "pcie_tx_bytes": 0,
     "pcie_rx_bytes": 0,
     "pcie_tx_kib_s": 0,

@@ -56,6 +56,12 @@ def _nvml_slow(selection: Sequence[str]) -> Source:
     return NvmlSlowSource(selection)
 
 
+def _gpm(selection: Sequence[str]) -> Source:
+    from .gpm import GpmSource
+
+    return GpmSource(selection)
+
+
 def _host(_: Sequence[str]) -> Source:
     from .host import HostSource
 
@@ -68,8 +74,21 @@ def _allocator(_: Sequence[str]) -> Source:
     return AllocatorSource()
 
 
+def _cell(_: Sequence[str]) -> Source:
+    from .cell import CellSource
+
+    return CellSource()
+
+
 SOURCES: Mapping[str, Callable[[Sequence[str]], Source]] = MappingProxyType(
-    {"nvml": _nvml, "nvml_slow": _nvml_slow, "allocator": _allocator, "host": _host}
+    {
+        "nvml": _nvml,
+        "nvml_slow": _nvml_slow,
+        "gpm": _gpm,
+        "allocator": _allocator,
+        "host": _host,
+        "cell": _cell,
+    }
 )
 """Makers of the sources by name; each takes the selection of GPUs and imports its own home."""
 

@@ -7,7 +7,9 @@ reason in :attr:`gpumagic.sample.Device.absent`.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from ..errors import SourceUnavailable
 from ..sample import Device, Gap, Sample
 from . import Clock
 from .nvml_library import GONE, UNINITIALISED, Nvml, QuickCall, reason_of
+from .nvml_rings import ring_samples
 
 __all__ = ["NvmlSource", "chosen_gpus"]
 
@@ -27,6 +30,10 @@ _THRESHOLD_SLOWDOWN = 1
 _MEMORY = ("gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_reserved_bytes")
 _MEMORY_V1 = "memory used includes what the driver reserves (this driver has no version 2)"
 _PSTATE_UNKNOWN = 32
+
+# A reading that comes this much later than the one before it, or three periods, is a stall.
+_STALL_S = 0.35
+_STALL_PERIODS = 3
 
 
 class _Lost(Exception):
@@ -184,6 +191,9 @@ class _Card:
         self._readings = self._offered(readings, absent)
         self._absent = absent
         self._refused: dict[str, str] = {}
+        self._handle = handle
+        self._stalled_at = math.inf
+        self._last: float | None = None
         self.device = Device(
             gpu.uuid, "gpu", gpu.name, gpu.index,
             constants=constants, absent=absent, notes=(note,) if note else (),
@@ -204,7 +214,22 @@ class _Card:
             kept.append(reading)
         return kept
 
-    def read(self, time: float) -> Sample | Gap:
+    def read(self, nvml: Nvml, time: float, period: float) -> list[Sample | Gap]:
+        """Return the present reading; after a stall, what the driver kept of it comes first."""
+        found = self._read(time)
+        last, stalled = self._last, time > self._stalled_at
+        if isinstance(found, Gap):
+            # What a lost GPU's driver kept is not to end the gap.
+            self._last, self._stalled_at = None, math.inf
+            return [found]
+        self._last = time
+        self._stalled_at = time + max(_STALL_S, _STALL_PERIODS * period)
+        if last is None or not stalled:
+            return [found]
+        kept = ring_samples(nvml, self._handle, self.device.id, (last, time), found.values)
+        return [*kept, found]
+
+    def _read(self, time: float) -> Sample | Gap:
         values: dict[str, float] = {}
         refused: dict[str, str] = {}
         try:
@@ -288,11 +313,19 @@ class NvmlSource:
         return [card.device for card in self._cards]
 
     async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
-        """Yield a sample, or a gap, for each GPU."""
+        """Yield a sample, or a gap, for each GPU.
+
+        After a stall of the sampler the samples of power and utilization that the driver's rings
+        hold of it come first, at their own times.
+        """
         if not self._nvml.is_open:
             raise SourceUnavailable("NVML is closed in this process")
         for card in self._cards:
-            yield card.read(now())
+            found = card.read(self._nvml, now(), self.period_s)
+            for record in found:
+                yield record
+            if len(found) > 1:
+                await asyncio.sleep(0)
 
     @property
     def demoted(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ is shared with torch and others and is left as it is.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,17 @@ from typing import Any
 from ..devices import Gpu
 from ..errors import SourceUnavailable
 
-__all__ = ["SLOW_CALL_S", "Nvml", "QuickCall", "reason_of"]
+__all__ = [
+    "GONE",
+    "GONE_REASONS",
+    "LASTING_REASONS",
+    "SLOW_CALL_S",
+    "UNINITIALISED",
+    "Nvml",
+    "QuickCall",
+    "reason_of",
+    "value_of",
+]
 
 SLOW_CALL_S = 0.005
 """A call that takes longer than this is slow."""
@@ -51,10 +62,23 @@ GONE = frozenset({UNINITIALISED, 9, 15, 16})
 GONE_REASONS = frozenset(_REASONS[code] for code in GONE)
 """The same in words."""
 
+LASTING_REASONS = frozenset(_REASONS[code] for code in (3, 4, 13))
+"""Refusals, in words, that asking again at once does not change."""
+
 
 def reason_of(code: int) -> str:
     """Say in words what an NVML return code means for the reader."""
     return _REASONS.get(code, f"NVML error {code}")
+
+
+_VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def value_of(kind: int, value: Any) -> float:
+    """Return the number in an ``nvmlValue_t`` of a type, NaN for a type that is not known."""
+    if not 0 <= kind < len(_VALUE_TYPES):
+        return math.nan
+    return float(getattr(value, _VALUE_TYPES[kind], math.nan))
 
 
 def _import_pynvml() -> ModuleType:

@@ -1,4 +1,4 @@
-"""What NVML answers slowly: the energy counter (2 ms, at times 17 ms) and processes' memory.
+"""What NVML answers slowly: energy (2 ms, at times 17 ms), limits' counters, processes' memory.
 
 Read once a second and at the ends of a cell, on the sampler's thread.
 """
@@ -6,9 +6,11 @@ Read once a second and at the ends of a cell, on the sampler's thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..devices import Gpu
@@ -16,9 +18,21 @@ from ..errors import SourceUnavailable
 from ..sample import Device, Gap, Sample
 from . import Clock
 from .nvml import chosen_gpus
-from .nvml_library import GONE_REASONS, UNINITIALISED, Nvml, reason_of
+from .nvml_library import GONE_REASONS, UNINITIALISED, Nvml, reason_of, value_of
 
-__all__ = ["NvmlSlowSource", "process_memory", "split_memory"]
+__all__ = ["LIMITED_FIELDS", "NvmlSlowSource", "limited_seconds", "process_memory", "split_memory"]
+
+LIMITED_FIELDS: Mapping[int, str] = MappingProxyType(
+    {
+        74: "gpu_power_limited_seconds",
+        75: "gpu_thermal_limited_seconds",
+        76: "gpu_sync_boost_limited_seconds",
+        271: "gpu_power_brake_limited_seconds",
+    }
+)
+"""The driver's fields that count nanoseconds in which clocks were held back."""
+
+_INVALID = 2
 
 _HIDDEN = "the driver gives no process of this PID namespace (a container, or WSL)"
 
@@ -64,8 +78,34 @@ def process_memory(nvml: Nvml, handle: Any) -> tuple[dict[str, float], str]:
     return split_memory(list(used.items()), os.getpid(), _visible(list(used))), _HIDDEN
 
 
+def limited_seconds(nvml: Nvml, handle: Any) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the seconds in which limits held a GPU's clocks back, and why some are absent.
+
+    From one call of ``nvmlDeviceGetFieldValues`` (0.5 ms), nanoseconds since the driver was
+    loaded; each field has a return code of its own.
+    """
+    fields, reason = nvml.ask("nvmlDeviceGetFieldValues", handle, list(LIMITED_FIELDS))
+    if fields is None:
+        return {}, dict.fromkeys(LIMITED_FIELDS.values(), reason)
+    values: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for (number, metric), field in zip(LIMITED_FIELDS.items(), fields, strict=True):
+        code = field.nvmlReturn
+        if code == _INVALID:
+            absent[metric] = f"this driver does not know field {number}"
+        elif code != 0:
+            absent[metric] = reason_of(code)
+        else:
+            seconds = value_of(field.valueType, field.value) * 1e-9
+            if math.isfinite(seconds) and seconds >= 0:
+                values[metric] = seconds
+            else:
+                absent[metric] = "the driver gave no valid value"
+    return values, absent
+
+
 class NvmlSlowSource:
-    """Read the energy counter and the memory of processes of the selected GPUs."""
+    """Read energy, the counters of limits and the memory of processes of the selected GPUs."""
 
     name = "nvml_slow"
 
@@ -100,7 +140,7 @@ class NvmlSlowSource:
             values: dict[str, float] = {}
             absent: dict[str, str] = {}
             millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-            # The stamp belongs to the energy counter: differences of it are what counts.
+            # The stamp belongs to the counters: differences of them are what counts.
             time = now()
             if reason == reason_of(UNINITIALISED):
                 raise SourceUnavailable("somebody shut NVML down in this process")
@@ -111,6 +151,9 @@ class NvmlSlowSource:
                 absent["gpu_energy_joules"] = reason
             else:
                 values["gpu_energy_joules"] = millijoules * 1e-3
+            limited, why = limited_seconds(self._nvml, handle)
+            values |= limited
+            absent |= why
             await asyncio.sleep(0)
             memory, reason = process_memory(self._nvml, handle)
             if not memory:

@@ -14,7 +14,7 @@ from itertools import compress
 
 from ..recording import Series
 
-__all__ = ["Grid", "fill", "finite", "merge"]
+__all__ = ["Grid", "fill", "finite"]
 
 Hole = tuple[float, float]
 
@@ -59,17 +59,6 @@ class Grid:
     def place(self, time: float) -> float:
         """Return ``time`` as a fraction of the axis, held within [0, 1]."""
         return min(1.0, max(0.0, (time - self.start) / (self.end - self.start)))
-
-
-def merge(holes: Iterable[Hole]) -> tuple[Hole, ...]:
-    """Join stretches that touch, oldest first."""
-    merged: list[Hole] = []
-    for start, end in sorted(holes):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)
 
 
 def fill(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import pairwise
 from statistics import median
 
-from ..metrics import METRICS, throttle_names
+from ..coverage import merge
+from ..metrics import METRICS
 from ..recording import REACH_PERIODS, Recording, Series
 from ..sample import Device
-from .bins import Grid, Hole, finite, merge
+from ..throttling import held_back
+from .bins import Grid, Hole, finite
 from .column_cache import ColumnCache
 from .strips import Layer, Strip
 
@@ -23,8 +25,6 @@ _STALE = 3.0
 
 _STALE_FLOOR_S = 1.0
 """A tick or two that came late behind a busy cell is no news."""
-
-_REASONS_METRIC = "gpu_clock_event_reasons_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,15 @@ def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
     )
 
 
-def _unjoined(view: View, source: str, device: str) -> Iterator[Hole]:
+def _unjoined(view: View, source: str, device: str, metric: str) -> Iterator[Hole]:
     """Yield the columns between readings that were too far apart when they were taken.
 
     The columns of the readings themselves are left out: what was read stays.
     """
     grid = view.grid
-    for before, after in view.recording.breaks(source, device, grid.start, view.until):
+    for before, after in view.recording.breaks(
+        source, device, grid.start, view.until, metric=metric
+    ):
         start = (grid.first + grid.column(before) + 1) * grid.width
         end = math.inf
         if math.isfinite(after):
@@ -158,7 +160,9 @@ def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, fl
         columns, newest = (view.cache if whole else ColumnCache()).columns(
             (device, metrics), partial(_sum, view, metrics, device), view.grid,
             reach=reach, until=view.until,
-            holes=merge([*holes_of(view, source, device), *_unjoined(view, source, device)]),
+            holes=merge(
+                [*holes_of(view, source, device), *_unjoined(view, source, device, metric)]
+            ),
         )
         if newest is not None:
             break
@@ -190,49 +194,25 @@ def _missing(view: View, device: Device, reading: LayerReading, newest: float | 
     return "no reading yet" if view.live else "not recorded"
 
 
-@lru_cache(maxsize=64)
-def _held(bits: int, thermal: bool) -> tuple[str, ...]:
-    """Name the thermal or the other reasons in a reading that hold work back."""
-    return tuple(n for n in throttle_names(bits) if n.startswith("thermal") == thermal)
-
-
 def _limits(
     view: View, device: str, kind: str
 ) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
     """Find where limits of a kind held work back; return that and the words for it."""
-    period = _period(view, _REASONS_METRIC, device)
-    source = source_of(_REASONS_METRIC)
-    reach = _reach(view, source, device, period)
-    alone = {a for a, _ in view.recording.breaks(source, device, view.grid.start, view.until)}
-    points = view.recording.series(
-        _REASONS_METRIC, device, view.grid.start - reach, view.until
-    )
-    stretches: list[Hole] = []
-    names: list[str] = []
-    # Reasons change seldom: readings that say the same are looked at together.
-    ended = 0
-    for bits, run in groupby(points.values):
-        begun, ended = ended, ended + len(list(run))
-        held = _held(int(bits), kind == "thermal")
-        if not held:
-            continue
-        times = [*points.times[begun : ended + 1]]
-        if ended == len(points):
-            times.append(view.until)
-        inside = [
-            (time, end if end - time <= reach and time not in alone else min(end, time + period))
-            for time, end in pairwise(times) if time >= view.grid.start
-        ]
-        if inside:
-            names += [n for n in held if n not in names]
-            stretches += inside
-    if not stretches:
+    held = {
+        name: stretches
+        for name, stretches in held_back(
+            view.recording, device, view.grid.start, view.until
+        ).items()
+        if name.startswith("thermal") == (kind == "thermal")
+    }
+    if not held:
         return (), None
+    stretches = merge([stretch for found in held.values() for stretch in found])
     total = sum(end - start for start, end in stretches)
-    word = "at the cap" if "power cap" in names else names[0]
+    word = "at the cap" if "power cap" in held else next(iter(held))
     if kind == "thermal":
         word = "throttled"
-    return merge(stretches), (word, elapsed(total))
+    return stretches, (word, elapsed(total))
 
 
 def _children(view: View, device: str) -> int | None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..coverage import merge
 from ..sample import Gap, Mark, Span
-from .bins import Grid, merge
+from .bins import Grid
 from .parts import Band, GapNote, MarkLine, Panel
 from .readings import elapsed
 from .wording import LIMIT, clean, fit, text_width

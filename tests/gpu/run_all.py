@@ -1,6 +1,7 @@
-"""Run every check for a real GPU and write the results: ``python tests/gpu/run_all.py DIR``.
+"""Run checks for a real GPU and write the results: ``python tests/gpu/run_all.py DIR [JOB ...]``.
 
-Needs an NVIDIA GPU, torch, and what gpumagic and a kernel need. Takes about four minutes.
+Needs an NVIDIA GPU, torch, and what gpumagic and a kernel need. Takes about ten minutes; names
+after the directory choose some of the jobs, else all run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "tests" / "gpu"
+TIMEOUT_S = 300
 
 
 def main() -> int:
@@ -25,6 +27,10 @@ def main() -> int:
         "devices": [str(GPU / "check_devices.py")],
         "undisturbed": [str(GPU / "check_undisturbed.py")],
         "reading": [str(ROOT / "benchmarks" / "reading.py"), "--out", str(out / "reading.json")],
+        "findings": [str(GPU / "check_findings.py"), "--out", str(out)],
+        "activity": [str(GPU / "check_activity.py"), "--out", str(out)],
+        "peaks": [str(GPU / "check_peaks.py"), "--out", str(out)],
+        "energy": [str(GPU / "check_energy.py"), "--out", str(out)],
         "record": [str(GPU / "record_training.py"), str(out / "h200-training.jsonl.gz")],
     }
     wanted = sys.argv[2:] or list(jobs)
@@ -32,15 +38,22 @@ def main() -> int:
     with (out / "log.txt").open("w") as log:
         for name in wanted:
             begun = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, *jobs[name]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, check=False, timeout=300,
-            )
-            failed += done.returncode != 0
-            head = f"==== {name}: exit {done.returncode}, {time.monotonic() - begun:.1f} s"
-            log.write(f"{head}\n{done.stdout}\n")
+            try:
+                done = subprocess.run(
+                    [sys.executable, *jobs[name]], stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_S,
+                )
+                ended, text = f"exit {done.returncode}", done.stdout
+                failed += done.returncode != 0
+            except subprocess.TimeoutExpired as late:
+                said = late.stdout or b""
+                text = said if isinstance(said, str) else said.decode(errors="replace")
+                ended = "stopped, too late"
+                failed += 1
+            head = f"==== {name}: {ended}, {time.monotonic() - begun:.1f} s"
+            log.write(f"{head}\n{text}\n")
             log.flush()
-            print(f"{head}\n{done.stdout[-6000:]}", flush=True)
+            print(f"{head}\n{text[-6000:]}", flush=True)
     return failed
 
 

@@ -25,7 +25,8 @@
  *   lost=1                         every call answers NVML_ERROR_GPU_IS_LOST
  *   wave=1, wave_period_s=10       the values swing between their tenth and their full size
  *   processes=PID:BYTES,self:BYTES,PID:na      also graphics_processes and mps_processes
- *   energy_mj power_violation_ns thermal_violation_ns pcie_tx_bytes pcie_rx_bytes
+ *   energy_mj power_violation_ns thermal_violation_ns sync_boost_violation_ns
+ *   power_brake_violation_ns pcie_tx_bytes pcie_rx_bytes
  *                                  where a counter starts; it then grows with time by power_mw,
  *                                  clock_event_reasons, pcie_tx_kib_s and pcie_rx_kib_s
  *   field_error.ID=CODE            what one field value answers
@@ -151,7 +152,9 @@ enum { MAX_GPUS = 16, MAX_SLICES = 7, MAX_KEYS = 256 };
 struct entry { const char *key, *value; };
 struct table { int size; struct entry entries[MAX_KEYS]; };
 struct state { char *text; struct table global, gpus[MAX_GPUS]; };
-struct counters { double energy_mj, power_ns, thermal_ns, tx_bytes, rx_bytes; };
+struct counters {
+    double energy_mj, power_ns, thermal_ns, sync_ns, brake_ns, tx_bytes, rx_bytes;
+};
 
 struct device { int gpu, slice; }; /* slice is -1 for the whole GPU */
 struct gpm_sample { u64 taken_us; int gpu, taken; };
@@ -266,6 +269,8 @@ static void count_until(u64 until_us)
             sum->energy_mj += power_mw(gpu, mean) * seconds;
             sum->power_ns += reasons & 0x04 ? seconds * 1e9 : 0;
             sum->thermal_ns += reasons & 0x60 ? seconds * 1e9 : 0;
+            sum->sync_ns += reasons & 0x10 ? seconds * 1e9 : 0;
+            sum->brake_ns += reasons & 0x80 ? seconds * 1e9 : 0;
             sum->tx_bytes += number(table, "pcie_tx_kib_s", 0) * 1024 * mean * seconds;
             sum->rx_bytes += number(table, "pcie_rx_kib_s", 0) * 1024 * mean * seconds;
         }
@@ -934,6 +939,10 @@ static nvmlReturn_t field(const struct device *device, nvmlFieldValue_t *field)
         return counted(device, "power_violation_ns", grown->power_ns, &field->value.ullVal);
     case 75:
         return counted(device, "thermal_violation_ns", grown->thermal_ns, &field->value.ullVal);
+    case 76:
+        return counted(device, "sync_boost_violation_ns", grown->sync_ns, &field->value.ullVal);
+    case 271:
+        return counted(device, "power_brake_violation_ns", grown->brake_ns, &field->value.ullVal);
     case 83:
         return counted(device, "energy_mj", grown->energy_mj, &field->value.ullVal);
     }

@@ -14,3 +14,11 @@ def test_metrics_page() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page, (
         "run python docs/make_metrics.py"
     )
+
+
+def test_findings_page() -> None:
+    """docs/findings.md is what RULES and Thresholds write."""
+    page = runpy.run_path(str(ROOT / "docs" / "make_findings.py"))["page"]()
+    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == page, (
+        "run python docs/make_findings.py"
+    )

@@ -20,6 +20,7 @@ import gpumagic
 import nvml_stub
 from gpumagic.metrics import of_source
 from gpumagic.sources.nvml_library import SLOW_CALL_S, QuickCall, reason_of
+from gpumagic.sources.nvml_rings import place, thin
 from gpumagic.sources.nvml_slow import split_memory
 
 needs_stub = pytest.mark.skipif(nvml_stub.compiler() is None, reason="needs Linux and gcc")
@@ -602,6 +603,216 @@ def test_codes_have_words() -> None:
     assert reason_of(12345) == "NVML error 12345"
 
 
+# -- time held back ----------------------------------------------------------------------------
+
+HELD = [f"gpu_{name}_limited_seconds" for name in ("power", "thermal", "sync_boost", "power_brake")]
+
+
+@needs_stub
+def test_the_drivers_counters_of_limits_are_read(run: Run) -> None:
+    """Nanoseconds become seconds; a field that the driver lacks is absent with its reason."""
+    read, absent, calls = run("""
+        stub = make(clock_us=1_000_000)
+        stub.gpu(0, power_violation_ns=12_500_000_000, thermal_violation_ns=0)
+        stub.fail_field(0, 76, 3)
+        stub.fail_field(0, 271, 2)
+        with stub.load_in_process():
+            source = opened(NvmlSlowSource)
+            stub.write(log_calls=True)
+            read = values(source)
+            said(read, dict(source.devices()[0].absent),
+                 len(stub.calls("nvmlDeviceGetFieldValues")))
+            source.close()
+    """)
+    assert [read.get(name) for name in HELD] == [pytest.approx(12.5), 0, None, None]
+    assert [absent.get(name) for name in HELD] == [
+        None, None, "not supported by this GPU", "this driver does not know field 271",
+    ]
+    assert calls == 1
+
+
+@needs_stub
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ('make(without=["nvmlDeviceGetFieldValues"])', "this driver does not know the call"),
+        ('make(); stub.fail("nvmlDeviceGetFieldValues", 4)', "no permission"),
+    ],
+)
+def test_without_the_call_all_limits_are_absent(run: Run, setting: str, reason: str) -> None:
+    """A driver that lacks or refuses the call leaves the energy counter, and says why."""
+    read, absent = run(f"""
+        stub = {setting}
+        with stub.load_in_process():
+            source = opened(NvmlSlowSource)
+            said(sorted(values(source)), dict(source.devices()[0].absent))
+            source.close()
+    """)
+    assert "gpu_energy_joules" in read
+    assert not set(read) & set(HELD)
+    assert {absent[name] for name in HELD} == {reason}
+
+
+# -- after a stall -----------------------------------------------------------------------------
+
+STALL = """
+    stub = make(clock_us=1_000_000_000)
+    now = 1000.0
+    def at(time):
+        global now
+        now = time
+        stub.write(clock_us=round((now + {driver_ahead}) * 1e6))
+    def read():
+        async def take():
+            return [record async for record in source.read(lambda: now)]
+        return asyncio.run(take())
+    stub.gpu(0, power_mw=300_000, utilization=40)
+"""
+
+
+@needs_stub
+@pytest.mark.parametrize("driver_ahead", [0, -900, 5000])
+def test_rings_fill_a_stall(run: Run, driver_ahead: int) -> None:
+    """After a stall power and utilization come at their own times, whatever the driver's clock."""
+    before, found, after, asked = run(STALL.format(driver_ahead=driver_ahead) + """
+    with stub.load_in_process():
+        source = opened()
+        at(1000.05)
+        before = [len(read()) for _ in range(2)]
+        at(1002.05)
+        found = [[r.time, dict(r.values)] for r in read()]
+        at(1002.15)
+        stub.write(log_calls=True)
+        after = len(read())
+        said(before, found, after, [c.symbol for c in stub.calls("nvmlDeviceGetSamples")])
+        source.close()
+    """)
+    assert before == [1, 1]
+    *kept, (time, present) = found
+    assert time == 1002.05
+    assert len(present) == 13
+    times = [time for time, _ in kept]
+    assert times == sorted(set(times))
+    assert 1000.05 < times[0] < 1000.3
+    assert 1001.8 < times[-1] < 1002.05
+    power = [(t, v["gpu_power_watts"]) for t, v in kept if "gpu_power_watts" in v]
+    use = [(t, v["gpu_utilization_ratio"]) for t, v in kept if "gpu_utilization_ratio" in v]
+    assert all(set(v) <= {"gpu_power_watts", "gpu_utilization_ratio"} for _, v in kept)
+    assert 19 <= len(power) <= 21
+    assert 9 <= len(use) <= 10
+    assert {round(v) for _, v in power} == {300}
+    assert {v for _, v in use} == {0.4}
+    assert after == 1
+    assert asked == []
+
+
+@needs_stub
+def test_a_long_stall_is_filled_as_far_as_the_rings_go(run: Run) -> None:
+    """Power goes back 2.4 s and utilization 14 s; before that there is nothing."""
+    power, use = run(STALL.format(driver_ahead=0) + """
+    with stub.load_in_process():
+        source = opened()
+        read()
+        at(1060.0)
+        found = read()[:-1]
+        said(*[[r.time for r in found if name in r.values]
+               for name in ("gpu_power_watts", "gpu_utilization_ratio")])
+        source.close()
+    """)
+    assert power[0] == pytest.approx(1057.7, abs=0.15)
+    assert use[0] == pytest.approx(1046.0, abs=0.5)
+
+
+@needs_stub
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'stub.fail("nvmlDeviceGetSamples", 3)',
+        'stub.fail("nvmlDeviceGetSamples", 6)',
+        'stub.gpu(0, power_mw=None, utilization=None)',
+    ],
+)
+def test_a_ring_that_does_not_answer_gives_nothing(run: Run, setting: str) -> None:
+    """Not supported and not found leave the present reading alone; the stall stays a hole."""
+    assert run(STALL.format(driver_ahead=0) + f"""
+    {setting}
+    with stub.load_in_process():
+        source = opened()
+        read()
+        at(1003.0)
+        said([r.time for r in read()])
+        source.close()
+    """) == [1003.0]
+
+
+@needs_stub
+def test_a_ring_that_gives_one_thing_gives_that(run: Run) -> None:
+    """Where only utilization is known, its readings come without power."""
+    assert run(STALL.format(driver_ahead=0) + """
+    stub.gpu(0, power_mw=None)
+    with stub.load_in_process():
+        source = opened()
+        read()
+        at(1003.0)
+        said(sorted({name for r in read()[:-1] for name in r.values}))
+        source.close()
+    """) == ["gpu_utilization_ratio"]
+
+
+@needs_stub
+def test_large_intervals_are_no_stall(run: Run) -> None:
+    """At a reading every 5 s, 5 s without one are as planned; 16 s are a stall."""
+    assert run(STALL.format(driver_ahead=0) + """
+    with stub.load_in_process():
+        source = opened()
+        source.period_s = 5.0
+        read()
+        counts = []
+        for time in (1005.0, 1010.1, 1026.2):
+            at(time)
+            counts.append(len(read()) > 1)
+        said(counts)
+        source.close()
+    """) == [False, False, True]
+
+
+@needs_stub
+def test_a_loss_is_not_filled(run: Run) -> None:
+    """What the driver kept while a GPU was lost does not end its gap early."""
+    assert run(STALL.format(driver_ahead=0) + """
+    with stub.load_in_process():
+        source = opened()
+        read()
+        at(1000.1)
+        stub.lose(0)
+        kinds = [type(r).__name__ for r in read()]
+        at(1003.0)
+        stub.find(0)
+        said(kinds, [type(r).__name__ for r in read()])
+        source.close()
+    """) == [["Gap"], ["Sample"]]
+
+
+def test_a_rings_stamps_are_put_on_our_clock() -> None:
+    """Stamps near to now are taken; others are moved so that the newest one is now."""
+    epoch = [(1000.0, 1.0), (998.0, 3.0), (999.0, 2.0), (997.0, 4.0)]
+    assert place(epoch, 997.5, 1001.5) == [(998.0, 3.0), (999.0, 2.0), (1000.0, 1.0)]
+    boot = [(t - 950, v) for t, v in epoch]
+    assert place(boot, 998.0, 1001.5) == [(998.5, 4.0), (999.5, 3.0), (1000.5, 2.0)]
+    # What is stamped after now is left to the present reading.
+    assert place(epoch, 997.5, 999.5) == [(998.0, 3.0), (999.0, 2.0)]
+    assert place([], 0, 1) == []
+
+
+def test_points_are_thinned_to_their_means() -> None:
+    """All points of a tenth of a second become one, at the time of the last of them."""
+    points = [(10.0 + 0.02 * n + 0.001, float(n)) for n in range(10)]
+    assert thin(points, 0.1) == [
+        (pytest.approx(10.081), pytest.approx(2)), (pytest.approx(10.181), pytest.approx(7)),
+    ]
+    assert thin(points, 0) == points
+
+
 # -- processes -------------------------------------------------------------------------------
 
 OWN, OTHERS = "gpu_process_memory_bytes", "gpu_other_processes_memory_bytes"
@@ -640,12 +851,14 @@ def test_processes_are_told_apart(run: Run) -> None:
             for processes in (f"self:1000,{os.getppid()}:500", "self:1000,4194399:500", "self:na"):
                 stub.gpu(0, processes=processes)
                 read = values(source)
-                read.pop("gpu_energy_joules")
-                found.append([read, dict(source.devices()[0].absent)])
+                found.append([{name: read[name] for name in read if "memory" in name},
+                              {name: why for name, why in source.devices()[0].absent.items()
+                               if "memory" in name}])
             stub.gpu(0, processes="self:1000")
             stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", 4)
             values(source)
-            said(*found, dict(source.devices()[0].absent))
+            said(*found, {name: why for name, why in source.devices()[0].absent.items()
+                          if "memory" in name})
             source.close()
     """)
     assert own == [{OWN: 1000, OTHERS: 500}, {}]

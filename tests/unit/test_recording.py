@@ -394,3 +394,27 @@ def test_the_newest_reading_reaches_as_far_as_its_period() -> None:
     recording.periods["nvml"] = 10.0
     assert recording.breaks("nvml", GPU.id, START, START + 0.2) == []
     assert recording.breaks("nvml", GPU.id, START, START + 5) == [(START, math.inf)]
+
+
+def test_samples_without_a_metric_do_not_join_it() -> None:
+    """Power that bridges a stall does not make temperature continuous, whatever came before."""
+    recording = recording_of()
+    both = {"gpu_power_watts": 1.0, "gpu_temperature_celsius": 40.0}
+    recording.periods["nvml"] = 5.0
+    fill(recording, ticks(START, START + 20, 5), **both)
+    recording.periods["nvml"] = 0.1
+    fill(recording, ticks(START + 20.1, START + 30), **both)
+    fill(recording, ticks(START + 30.1, START + 32.9), gpu_power_watts=1)
+    fill(recording, ticks(START + 33, START + 40), **both)
+
+    def breaks(metric: str | None, end: float = START + 40) -> list[tuple[float, float]]:
+        return recording.breaks("nvml", GPU.id, START, end, metric=metric)
+
+    assert breaks(None) == breaks("gpu_power_watts") == []
+    ((before, after),) = breaks("gpu_temperature_celsius")
+    assert before == pytest.approx(START + 30)
+    assert after == pytest.approx(START + 33)
+    fill(recording, ticks(START + 40.1, START + 42), gpu_power_watts=1)
+    assert len(breaks("gpu_temperature_celsius", START + 42)) == 2
+    assert breaks("gpu_power_watts", START + 42) == []
+    assert len(breaks("gpu_power_watts", START + 45)) == 1

@@ -10,11 +10,12 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from gpumagic.coverage import merge
 from gpumagic.errors import DeviceError, SettingError
 from gpumagic.metrics import METRICS
 from gpumagic.recording import Recording
 from gpumagic.sample import Gap, Mark, Sample, Span
-from gpumagic.views.bins import Grid, fill, merge
+from gpumagic.views.bins import Grid, fill
 from gpumagic.views.drawing import shapes
 from gpumagic.views.scene import Row, Scene, build_scene
 from gpumagic.views.shapes import Text
