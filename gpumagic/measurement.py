@@ -8,27 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal, get_args
 
+from .cell_profiles import profile_of
 from .devices import cuda_module
+from .errors import SettingError
+from .memory.history import History
 from .memory.streams import streams_state, synchronise
 from .profiles import Profile
-from .sample import HOST, Span, SpanStatus
+from .sample import Span, SpanStatus
 from .session import Session, current
-from .summary import Summary, summarise
-from .views.scene import Scene, build_scene
 
-__all__ = ["Measurement", "profile", "status_of"]
+__all__ = ["Measurement", "Peak", "profile", "status_of"]
+
+Peak = Literal["auto", "exact"]
+"""How the peak of torch's memory is found: by its counters and readings, or by its history."""
 
 _READ_S = 0.5
-_SHORTEST_SCENE_S = 0.01
 
 
 class Measurement:
     """One measurement in progress; ``end`` gives its :class:`~gpumagic.profiles.Profile`.
 
     ``gpus`` and ``interval_s`` default to the settings. With ``sync`` the end waits for the
-    GPUs that torch uses before it takes the time. Raises
-    :class:`~gpumagic.errors.DeviceError` for a GPU that is not there.
+    GPUs that torch uses before it takes the time. ``peak="exact"`` keeps the history of
+    torch's allocator while the cell runs (see :mod:`gpumagic.memory.history`). Raises
+    :class:`~gpumagic.errors.DeviceError` for a GPU that is not there and
+    :class:`~gpumagic.errors.SettingError` for another ``peak``.
     """
 
     def __init__(
@@ -40,7 +46,10 @@ class Measurement:
         gpus: str | int | Iterable[str | int] | None = None,
         interval_s: float | None = None,
         sync: bool = False,
+        peak: Peak = "auto",
     ) -> None:
+        if peak not in get_args(Peak):
+            raise SettingError(f"peak is one of {', '.join(get_args(Peak))}, not {peak!r}")
         if not isinstance(name, str):
             raise TypeError(f"the name of a measurement is a string, not {name!r}")
         names: list[str] | None = None
@@ -49,6 +58,7 @@ class Measurement:
             names = [str(gpu) for gpu in given]
         self.session = session
         self._sync = sync
+        self._history = History() if peak == "exact" else None
         # A measurement inside a measured cell is a span of its own; a cell's is the cell.
         self._block: Span | None = None
         self._lease = session.lease(f"profile {name}".strip(), gpus=names, interval_s=interval_s)
@@ -57,8 +67,10 @@ class Measurement:
             sampler = session.sampler
             if sampler is not None:
                 sampler.read_now(timeout_s=_READ_S)
+            if self._history is not None:
+                self._history.begin()
         except BaseException:
-            self._lease.release()
+            self._let_go()
             raise
         self._cuda_at_start = cuda_module() is not None
         self._cpu_at_start = session.watch_cpu_s
@@ -81,19 +93,16 @@ class Measurement:
             sampler = session.sampler
             if sampler is not None:
                 sampler.read_now(timeout_s=_READ_S)
-            span = replace(self.span, end=end, status=status)
-            reasons = session.reasons()
-            summary = summarise(
-                session.recording,
-                span,
-                devices=self._devices(),
-                reasons=reasons,
+            history = self._history.end() if self._history is not None else None
+            result = profile_of(
+                session,
+                replace(self.span, end=end, status=status),
+                gpus=self._gpus,
+                streams=streams,
+                synchronised=synchronised,
                 watch_cpu_s=session.watch_cpu_s - self._cpu_at_start,
                 cuda_at_start=self._cuda_at_start,
-            )
-            result = Profile(
-                span, summary, streams, synchronised, reasons,
-                scene=_scene(session, summary),
+                history=history,
             )
         except BaseException:
             self.cancel()
@@ -103,16 +112,21 @@ class Measurement:
         return result
 
     def cancel(self) -> None:
-        """Let go of the sampler without a result."""
+        """Let go of the sampler and of the allocator's history without a result."""
         recording = self.session.recording
-        span = recording.span(self._block.id) if self._block is not None else None
-        if span is not None and span.end is None:
-            recording.end_span(span.id, self.session.clock(), "interrupted")
-        self._lease.release()
+        try:
+            span = recording.span(self._block.id) if self._block is not None else None
+            if span is not None and span.end is None:
+                recording.end_span(span.id, self.session.clock(), "interrupted")
+        finally:
+            self._let_go()
 
-    def _devices(self) -> list[str]:
-        """Return the ids of the devices that this measurement speaks of."""
-        return [*self.session.named_gpus(self._gpus), HOST]
+    def _let_go(self) -> None:
+        try:
+            if self._history is not None:
+                self._history.drop()
+        finally:
+            self._lease.release()
 
 
 def status_of(error: BaseException) -> SpanStatus:
@@ -127,15 +141,17 @@ def profile(
     gpus: str | int | Iterable[str | int] | None = None,
     interval_s: float | None = None,
     sync: bool = False,
+    peak: Peak = "auto",
 ) -> Iterator[ProfileHandle]:
     """Measure a block: ``with gpumagic.profile("load") as p: ...``.
 
     ``p`` stands for the :class:`~gpumagic.profiles.Profile` once the block has ended
     (``p.result``, or any of its attributes). An exception in the block goes on as ever.
     ``gpus`` is an index, a list of names, or both as one text (``0``, ``"0,cuda:1"``).
+    ``peak="exact"`` finds the peak of torch's memory by its allocator's history.
     """
     measurement = Measurement(
-        current(), name=name, gpus=gpus, interval_s=interval_s, sync=sync
+        current(), name=name, gpus=gpus, interval_s=interval_s, sync=sync, peak=peak
     )
     handle = ProfileHandle()
     status: SpanStatus = "ok"
@@ -182,20 +198,3 @@ class ProfileHandle:
         if self.result is None:
             return {"text/plain": repr(self)}
         return self.result._repr_mimebundle_(include, exclude)
-
-
-def _scene(session: Session, summary: Summary) -> Scene:
-    """Build the picture of a span's time axis, from its begin to its end."""
-    span = summary.span
-    assert span.end is not None
-    return build_scene(
-        session.recording,
-        start=span.start,
-        end=max(span.end, span.start + _SHORTEST_SCENE_S),
-        gpus=[gpu.device.id for gpu in summary.gpus],
-        state="stopped",
-        header=False,
-        clock_times=False,
-        layout="rows",
-        reasons=session.reasons(),
-    )

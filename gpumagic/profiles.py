@@ -28,7 +28,9 @@ class Profile:
     "unknown"; other streams are never asked); ``synchronised`` that ``--sync`` waited for
     them. ``reasons`` says per source why it gave nothing. ``scene`` is the picture of the
     span's time axis. ``findings`` say what held the cell back, the gravest first, and
-    ``waterfalls`` where each GPU's memory was. It shows itself as HTML in a notebook and as
+    ``waterfalls`` where each GPU's memory was. ``peak_method`` says how the peak of torch's
+    memory was found if its exact peak was asked for ("exact from the allocator's history", or
+    why not), and is empty otherwise. It shows itself as HTML in a notebook and as
     text elsewhere.
     """
 
@@ -40,6 +42,7 @@ class Profile:
     scene: Scene | None = None
     findings: tuple[Finding, ...] = ()
     waterfalls: tuple[Waterfall, ...] = ()
+    peak_method: str = ""
 
     @property
     def name(self) -> str:
@@ -81,8 +84,16 @@ class Profile:
             "synchronised": self.synchronised,
             "watch_cpu_s": self.summary.watch_cpu_s,
             "reasons": dict(self.reasons or {}),
-            "devices": [_device_dict(device) for device in self.summary.devices],
+            "peak_method": self.peak_method,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "devices": [
+                _device_dict(device, self._waterfall(device)) for device in self.summary.devices
+            ],
         }
+
+    def _waterfall(self, summary: DeviceSummary) -> Waterfall | None:
+        device = summary.device.id
+        return next((w for w in self.waterfalls if w.device.id == device), None)
 
     def to_text(self) -> str:
         """Return the report as plain text."""
@@ -119,7 +130,15 @@ def _figure_dict(figure: Figure) -> dict[str, Any]:
     return found
 
 
-def _device_dict(summary: DeviceSummary) -> dict[str, Any]:
+def _waterfall_dict(waterfall: Waterfall) -> dict[str, Any]:
+    """Return moment -> part -> bytes; a moment that was not read is an absent key."""
+    return {
+        state.moment: {part.name: part.bytes for part in state.parts}
+        for state in waterfall.states
+    }
+
+
+def _device_dict(summary: DeviceSummary, waterfall: Waterfall | None) -> dict[str, Any]:
     device = summary.device
     found: dict[str, Any] = {"device": device.id, "label": device.label, "name": device.name}
     if device.torch_index is not None:
@@ -144,6 +163,8 @@ def _device_dict(summary: DeviceSummary) -> dict[str, Any]:
         if summary.throttling.reason:
             throttled["reason"] = summary.throttling.reason
         found["throttled"] = throttled
+        if waterfall is not None:
+            found["waterfall"] = _waterfall_dict(waterfall)
     if summary.coverage is not None:
         found["samples"] = summary.coverage.samples
         found["longest_gap_s"] = summary.coverage.longest_gap_s

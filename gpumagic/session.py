@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Session", "current"]
 
-_QUICK = frozenset({"nvml", "allocator"})
+_FASTEST_S = {"nvml": 0.0, "allocator": 0.0, "cell": 0.0, "gpm": 0.2}
+_SLOW_S = 1.0
 _KEPT_PROFILES = 200
 _OPEN_S = 3.0
 
@@ -88,7 +90,8 @@ class Session:
         self._leases: list[Lease] = []
         self._sampler: Sampler | None = None
         self._selection: tuple[str, ...] = ()
-        self._cell: Span | None = None
+        # By thread: a kernel's subshells run cells in threads of their own, at the same time.
+        self._cells: dict[int, Span] = {}
         self._pid = os.getpid()
         self._cpu_before = 0.0
 
@@ -205,7 +208,7 @@ class Session:
         assert self._sampler is not None
         self._sampler.set_periods(
             {
-                source.name: shortest if source.name in _QUICK else max(1.0, shortest)
+                source.name: max(shortest, _FASTEST_S.get(source.name, _SLOW_S))
                 for source in self._sampler.sources
             }
         )
@@ -230,23 +233,24 @@ class Session:
     # -- what the user does ---------------------------------------------------------------
 
     def cell_began(self, number: int) -> None:
-        """Note that a cell begins; an unfinished one before it ends here."""
+        """Note that a cell begins in this thread; an unfinished one before it ends here."""
         self.cell_ended("ok")
         if self.watch is not None:
             self.watch.cell_began()
         if self._leases:
-            self._cell = self.recording.begin_span(self.clock(), number=number)
+            self._cells[get_ident()] = self.recording.begin_span(self.clock(), number=number)
 
     def cell_ended(self, status: SpanStatus) -> None:
-        """Note that the running cell has ended."""
-        cell, self._cell = self._cell, None
+        """Note that this thread's running cell has ended."""
+        cell = self._cells.pop(get_ident(), None)
         if cell is not None:
             self.recording.end_span(cell.id, self.clock(), status)
 
     @property
     def cell(self) -> Span | None:
-        """The cell that runs now, if sampling ran when it began."""
-        return self._cell
+        """The cell that runs now, the last begun of several, if sampling ran when it began."""
+        cells = list(self._cells.values())
+        return cells[-1] if cells else None
 
     def mark(self, text: str) -> None:
         """Put a named moment on the time axis."""

@@ -161,6 +161,7 @@ GPU_KEYS = frozenset(H200) | {
     "lost",
     "mps_processes",
     "pci_bus_id",
+    "process_utilization",
     "processes",
     "uuid",
     "wave",
@@ -290,7 +291,8 @@ class NvmlStub:
         """Set values of one GPU, keys as in `GPU_KEYS`; None makes the query unsupported.
 
         `memory_used` leaves out `memory_reserved`, as NVML's v2 does. `processes` is a
-        comma-separated PID:BYTES, where PID can be `self` and BYTES `na`. With `wave` the values
+        comma-separated PID:BYTES, where PID can be `self` and BYTES `na`;
+        `process_utilization` is PID:PERCENT likewise. With `wave` the values
         swing between a tenth of their size and all of it, every `wave_period_s` (10).
         """
         self._set(f"gpu.{index}.", values, GPU_KEYS)

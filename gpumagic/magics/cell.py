@@ -43,12 +43,14 @@ class CellContext:
 
     All three belong to the outermost cell, also where ``%%capture`` runs the rest in a cell of its
     own: ``execution_count`` is the n of its ``In[n]``, ``source`` its text as the user typed it,
-    ``cell_id`` the front-end's id where it sends one.
+    ``cell_id`` the front-end's id where it sends one. ``store_history`` is false for a cell that
+    has no number of its own: a front end or a program runs it.
     """
 
     execution_count: int
     source: str
     cell_id: str | None
+    store_history: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ class _Cell:
     @property
     def context(self) -> CellContext:
         cell_id = getattr(self.info, "cell_id", None)
-        return CellContext(self.execution_count, self.info.raw_cell, cell_id)
+        history = bool(getattr(self.info, "store_history", True))
+        return CellContext(self.execution_count, self.info.raw_cell, cell_id, history)
 
 
 @dataclass(eq=False)
@@ -157,6 +160,7 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.cells: list[_Cell] = []
         self.measurement: _Measurement | None = None
+        self.watch: _ClearWatch | None = None
         self.expanded = False
 
 
@@ -172,7 +176,9 @@ class CellMagic:
 
     ``on_cell(context)`` and ``after_cell(outcome)`` are called in pairs for every outermost cell,
     measured or not, and enclose ``begin``; ``after_cell`` comes before ``end``, so that what it
-    times does not hold the drawing of a report.
+    times does not hold the drawing of a report. While ``watch_clears`` is true,
+    ``clear_output_pending`` is told to ``after_cell`` as well; the displays of every cell then
+    pass a hook.
     """
 
     def __init__(
@@ -188,6 +194,7 @@ class CellMagic:
     ) -> None:
         self.shell: Any = shell  # half of its methods have no types
         self.name = name
+        self.watch_clears = False
         self._begin = begin
         self._end = end
         self._on_cell = on_cell
@@ -313,23 +320,29 @@ class CellMagic:
         outer = state.cells[0]
         # Set before begin() and not after it: an interrupt between the two must not lose the end.
         measurement = state.measurement = _Measurement(
-            state.cells[-1], _ClearWatch(self.shell, outer.parent)
+            state.cells[-1], state.watch or _ClearWatch(self.shell, outer.parent)
         )
         try:
             self._begin(line, outer.context)
         except BaseException:
             state.measurement = None
-            measurement.watch.stop()
+            if measurement.watch is not state.watch:
+                measurement.watch.stop()
             raise
 
     def _on_pre_run_cell(self, info: Any) -> None:
-        cells = self._state.cells
+        state = self._state
+        cells = state.cells
         parent = self._request()
         if cells and self._is_stale(cells[0], parent):
             self._abandon()
         # Not shell.execution_count: IPython 9 counts up before a cell runs, IPython 8 after it.
         cells.append(_Cell(info, self.shell.displayhook.prompt_count, parent))
-        if len(cells) == 1 and self._on_cell is not None:
+        if len(cells) > 1:
+            return
+        if self.watch_clears:
+            state.watch = _ClearWatch(self.shell, parent)
+        if self._on_cell is not None:
             self._on_cell(cells[0].context)
 
     def _on_post_run_cell(self, result: ExecutionResult | None) -> None:
@@ -350,22 +363,33 @@ class CellMagic:
         self, outer: _Cell, result: ExecutionResult | None, status: Status, error: str | None
     ) -> None:
         """Tell whom it concerns that the outermost cell has ended."""
-        measurement, self._state.measurement = self._state.measurement, None
+        state = self._state
+        measurement, state.measurement = state.measurement, None
+        watch, state.watch = state.watch, None
         count = outer.execution_count
+        pending = watch is not None and self._is_pending(watch, result, error)
         try:
             if self._after_cell is not None:
-                self._after_cell(CellOutcome(status, error, count))
+                self._after_cell(CellOutcome(status, error, count, pending))
         finally:
             if measurement is not None:
-                pending = measurement.watch.stop()
-                if pending and result is not None:
-                    # Two outputs that pass no hook: the traceback, and Out[], the last of the
-                    # cell unless every expression shows its value.
-                    shows_last = self.shell.ast_node_interactivity != "all"
-                    pending = error is None and (result.result is None or not shows_last)
+                if measurement.watch is not watch:
+                    pending = self._is_pending(measurement.watch, result, error)
                 if status != "abandoned" and measurement.verdict is not None:
                     status, error = measurement.verdict
                 self._end(CellOutcome(status, error, count, pending, measurement.ignored))
+
+    def _is_pending(
+        self, watch: _ClearWatch, result: ExecutionResult | None, error: str | None
+    ) -> bool:
+        """Stop a watch and tell whether the cell has left a clear pending."""
+        pending = watch.stop()
+        if pending and result is not None:
+            # Two outputs that pass no hook: the traceback, and Out[], the last of the
+            # cell unless every expression shows its value.
+            shows_last = self.shell.ast_node_interactivity != "all"
+            pending = error is None and (result.result is None or not shows_last)
+        return pending
 
     def _abandon(self) -> None:
         if self._state.cells:

@@ -16,7 +16,9 @@ from . import memory, profile, report, watch
 from .cell import CellContext, CellMagic, CellOutcome
 
 if TYPE_CHECKING:
+    from ..footers import Footers
     from ..measurement import Measurement
+    from ..sample import SpanStatus
     from ..session import Session
 
 __all__ = ["Extension"]
@@ -34,6 +36,8 @@ class Extension:
         # By thread: a kernel's subshells run cells in threads of their own, at the same time.
         self._measured: dict[int, tuple[Measurement, profile.Options]] = {}
         self._session: Session | None = None
+        self._footers: Footers | None = None
+        self._complained = False
         self._magics: dict[str, Callable[..., Any]] = {}
         self._cell = CellMagic(
             shell, "gpuprofile", begin=self._begin, end=self._end, doc=profile.CELL_HELP,
@@ -50,6 +54,29 @@ class Extension:
             install(self._session)
             self.settings.observe(self._interval_changed, "interval_s")
         return self._session
+
+    @property
+    def footers(self) -> Footers:
+        """What was seen of every cell, made at first use."""
+        if self._footers is None:
+            from ..footers import Footers
+
+            self._footers = Footers(self.session)
+        return self._footers
+
+    def footers_on(self) -> str:
+        """Put a footer under each cell from the next one on; return what it will show."""
+        said = self.footers.start()
+        self._cell.watch_clears = True
+        self._complained = False
+        return said
+
+    def footers_off(self) -> str:
+        """Put no more footers under cells; return what is left."""
+        self._cell.watch_clears = False
+        if not self.footers.stop():
+            return "There are no footers; %gpureport on starts them."
+        return f"No more footers; %gpureport list shows the cells seen ({self.footers.count})."
 
     def register(self) -> None:
         """Put settings, magics and hooks into the shell."""
@@ -77,6 +104,7 @@ class Extension:
         self._magics.clear()
         if self.settings in self.shell.configurables:
             self.shell.configurables.remove(self.settings)
+        self._footers = None
         session, self._session = self._session, None
         if session is not None:
             from ..session import install
@@ -94,16 +122,39 @@ class Extension:
     def _cell_began(self, context: CellContext) -> None:
         if self._session is not None:
             self._session.cell_began(context.execution_count)
+        if self._footers is not None:
+            kept = context.store_history and not report.only_magics(context.source, self._magics)
+            try:
+                self._footers.cell_began(context.execution_count, context.source, kept=kept)
+            except Exception as error:
+                self._complain(error)
 
     def _cell_ended(self, outcome: CellOutcome) -> None:
-        if self._session is not None:
-            status = "interrupted" if outcome.status == "abandoned" else outcome.status
-            self._session.cell_ended(status)
+        if self._session is None:
+            return
+        status: SpanStatus = "interrupted" if outcome.status == "abandoned" else outcome.status
+        self._session.cell_ended(status)
+        if self._footers is None:
+            return
+        kept = outcome.status != "abandoned" and get_ident() not in self._measured
+        try:
+            line = self._footers.cell_ended(status, outcome.error, kept=kept)
+            if line is not None and not outcome.clear_output_pending:
+                report.show_footer(line)
+        except Exception as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        """Say once that footers fail; the cell is the user's and goes on."""
+        if not self._complained:
+            self._complained = True
+            print(f"gpumagic: no footer: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _begin(self, line: str, context: CellContext) -> None:
         options = profile.parse_cell(line)
         measurement = profile.begin(self.session, options, context.execution_count)
         self._measured[get_ident()] = (measurement, options)
+        self.footers.note_measured(context.execution_count, context.source)
 
     def _end(self, outcome: CellOutcome) -> None:
         measurement, options = self._measured.pop(get_ident())

@@ -1,52 +1,115 @@
-"""``%gpureport``: show a measured cell's report again."""
+"""``%gpureport``: a line under each cell, a cell's report again, and the list of cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from .arguments import MagicParser
+from .arguments import MagicParser, one_line_errors
 
 if TYPE_CHECKING:
     from ..profiles import Profile
+    from ..views.footer import FooterLine
     from .extension import Extension
 
-__all__ = ["line_magics"]
+__all__ = ["line_magics", "only_magics", "show_footer"]
 
-_DESCRIPTION = """Show the report of a measured cell again: the last one, or that of a cell's
-number or a name. Examples:
+_DESCRIPTION = """Show one line under each cell, a cell's report again, or all cells in a list.
 
-    %gpureport
-    %gpureport 12
-    %gpureport "one epoch"
+    %gpureport on              a line under each cell from now on; off ends it
+    %gpureport                 the full report of the last cell seen
+    %gpureport 12              that of cell [12], the newest of that number
+    %gpureport "one epoch"     that of a name; -n takes on, off and list as names too
+    %gpureport list            the cells seen, the longest first
+    %gpureport list --by joules -k 5
 """
+_WORDS = ("on", "off", "list")
+_ORDERS = ("time", "joules", "peak")
+
+
+def _parser() -> MagicParser:
+    parser = MagicParser("%gpureport", _DESCRIPTION)
+    parser.add_argument("which", nargs="?", help="on, off, list, a cell's number, or a name")
+    parser.add_argument("-n", "--name", help="the name of a measured cell")
+    parser.add_argument("--by", choices=_ORDERS, help="what list ranks by (time)")
+    parser.add_argument("-k", type=int, metavar="COUNT", help="how many cells list shows (10)")
+    return parser
 
 
 def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     """Return the line magics of this module by name."""
-    parser = MagicParser("%gpureport", _DESCRIPTION)
-    parser.add_argument("which", nargs="?", help="a cell's number, or a name")
+    parser = _parser()
 
     def gpureport(line: str) -> None:
-        from IPython.display import display
-
-        which = parser.parse_line(line).which
-        display(_find(list(extension.session.profiles), which))  # type: ignore[no-untyped-call]
+        options = parser.parse_line(line)
+        _check(options)
+        with one_line_errors("%gpureport"):
+            if options.name is None and options.which in _WORDS:
+                _command(extension, options)
+            else:
+                _show(_found(extension, options.which, options.name))
 
     gpureport.__doc__ = parser.format_help()
     return {"gpureport": gpureport}
 
 
-def _find(profiles: list[Profile], which: str | None) -> Profile:
-    if not profiles:
-        raise UsageError("%gpureport: no cell has been measured; put %%gpuprofile above one")
-    if which is None:
-        return profiles[-1]
-    number = which.strip("[]")
-    for profile in reversed(profiles):
-        if profile.name == which or str(profile.number) == number:
-            return profile
-    have = ", ".join(dict.fromkeys(profile.name for profile in profiles[-8:]))
-    raise UsageError(f"%gpureport: no report of {which!r}; there are: {have}")
+def _check(options: Any) -> None:
+    if options.name is not None and options.which is not None:
+        raise UsageError("%gpureport: give a number or a name once, with -n or without")
+    if options.which == "list":
+        if options.k is not None and options.k < 1:
+            raise UsageError(f"%gpureport: -k is {options.k}; it has to be at least 1")
+    elif options.by is not None or options.k is not None:
+        raise UsageError("%gpureport: --by and -k belong to %gpureport list")
+
+
+def _command(extension: Extension, options: Any) -> None:
+    if options.which == "on":
+        print(extension.footers_on())
+    elif options.which == "off":
+        print(extension.footers_off())
+    else:
+        _show(extension.footers.ranking(options.by or "time", options.k or 10))
+
+
+def _found(extension: Extension, which: str | None, name: str | None) -> Profile:
+    footers = extension.footers
+    found = footers.find(which, name=name)
+    if found is not None:
+        return found
+    have = ", ".join(footers.names())
+    if not have:
+        raise UsageError(
+            "%gpureport: no cell has been measured; put %%gpuprofile above one, or"
+            " %gpureport on before it"
+        )
+    raise UsageError(f"%gpureport: no report of {name or which!r}; there are: {have}")
+
+
+def _show(what: object) -> None:
+    from IPython.display import display
+
+    display(what)  # type: ignore[no-untyped-call]
+
+
+def show_footer(line: FooterLine) -> None:
+    """Display a footer in the output of the cell that has just ended."""
+    from IPython.display import display
+
+    from ..views.footer import footer_html, footer_text
+
+    bundle = {"text/html": footer_html(line), "text/plain": footer_text(line)}
+    display(bundle, raw=True)  # type: ignore[no-untyped-call]
+
+
+def only_magics(source: str, names: Collection[str]) -> bool:
+    """Tell whether a cell has nothing but some line magics, comments and blank lines."""
+    lines = [line for line in map(str.strip, source.splitlines()) if line and line[0] != "#"]
+    if not lines or lines[0][0] not in "%g":
+        return False
+    # Without its %, a magic is one if no assignment or call follows.
+    call = re.compile(rf"(%(?:{'|'.join(names)})(?!\w).*)|(?:{'|'.join(names)})(\s+[^=\s].*)?")
+    return all(call.fullmatch(line) for line in lines)

@@ -18,7 +18,7 @@ from ..devices import Gpu, cuda_module, pair
 from ..errors import DeviceError, SourceUnavailable
 from ..sources.allocator import allocator_values, is_native, torch_devices
 from ..sources.nvml_library import Nvml
-from ..sources.nvml_slow import process_memory
+from ..sources.nvml_processes import process_memory
 from ..units import quantity
 
 __all__ = [

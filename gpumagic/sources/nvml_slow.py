@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +17,9 @@ from ..sample import Device, Gap, Sample
 from . import Clock
 from .nvml import chosen_gpus
 from .nvml_library import GONE_REASONS, UNINITIALISED, Nvml, reason_of, value_of
+from .nvml_processes import OthersLoad, process_memory
 
-__all__ = ["LIMITED_FIELDS", "NvmlSlowSource", "limited_seconds", "process_memory", "split_memory"]
+__all__ = ["LIMITED_FIELDS", "NvmlSlowSource", "limited_seconds"]
 
 LIMITED_FIELDS: Mapping[int, str] = MappingProxyType(
     {
@@ -33,49 +32,8 @@ LIMITED_FIELDS: Mapping[int, str] = MappingProxyType(
 """The driver's fields that count nanoseconds in which clocks were held back."""
 
 _INVALID = 2
-
-_HIDDEN = "the driver gives no process of this PID namespace (a container, or WSL)"
-
-
-def split_memory(
-    processes: Sequence[tuple[int, int | None]], own_pid: int, visible: Sequence[int]
-) -> dict[str, float]:
-    """Split per-process device memory into this process's and the others', in bytes.
-
-    ``processes`` are pairs of PID and bytes (``None`` where the driver hides them, as WSL and
-    WDDM do); ``visible`` are the PIDs that this PID namespace has. In a container the driver
-    can give the host's PIDs: then ours cannot be told from others' and both are absent.
-    """
-    if any(used is None for _, used in processes):
-        return {}
-    known = set(visible)
-    if any(pid != own_pid and pid not in known for pid, _ in processes):
-        return {}
-    own = [used or 0 for pid, used in processes if pid == own_pid]
-    others = [used or 0 for pid, used in processes if pid != own_pid]
-    values = {"gpu_other_processes_memory_bytes": float(sum(others))}
-    if own:
-        values["gpu_process_memory_bytes"] = float(sum(own))
-    return values
-
-
-def _visible(pids: Sequence[int]) -> list[int]:
-    """Return those of some PIDs that exist in this PID namespace, as far as /proc tells."""
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-def process_memory(nvml: Nvml, handle: Any) -> tuple[dict[str, float], str]:
-    """Return a GPU's memory of this process and of others in bytes, or nothing and a reason.
-
-    From ``nvmlDeviceGetComputeRunningProcesses`` and the same for graphics (30 us each).
-    """
-    used: dict[int, int | None] = {}
-    for kind in ("Compute", "Graphics"):
-        processes, reason = nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle)
-        if processes is None and kind == "Compute":
-            return {}, reason
-        used.update({p.pid: p.usedGpuMemory for p in processes or ()})
-    return split_memory(list(used.items()), os.getpid(), _visible(list(used))), _HIDDEN
+_OTHERS = "gpu_other_processes_memory_bytes"
+_OTHERS_LOAD = "gpu_other_processes_utilization_ratio"
 
 
 def limited_seconds(nvml: Nvml, handle: Any) -> tuple[dict[str, float], dict[str, str]]:
@@ -115,6 +73,7 @@ class NvmlSlowSource:
         self._nvml = Nvml()
         self._cards: list[tuple[Gpu, Any]] = []
         self._absent: dict[str, dict[str, str]] = {}
+        self._loads: dict[str, OthersLoad] = {}
 
     def open(self) -> None:
         """Initialise NVML and find the selected GPUs."""
@@ -158,7 +117,14 @@ class NvmlSlowSource:
             memory, reason = process_memory(self._nvml, handle)
             if not memory:
                 absent["gpu_process_memory_bytes"] = reason
-                absent["gpu_other_processes_memory_bytes"] = reason
+                absent[_OTHERS] = reason
+            elif memory.get(_OTHERS):
+                load = self._loads.setdefault(gpu.uuid, OthersLoad())
+                share, reason = load.read(self._nvml, handle)
+                if share is None:
+                    absent[_OTHERS_LOAD] = reason
+                else:
+                    memory[_OTHERS_LOAD] = share
             self._absent[gpu.uuid] = absent
             if values or memory:
                 yield Sample(time, gpu.uuid, self.name, values | memory)
@@ -167,4 +133,5 @@ class NvmlSlowSource:
     def close(self) -> None:
         """Shut NVML down as often as it was initialised here."""
         self._cards = []
+        self._loads = {}
         self._nvml.close()

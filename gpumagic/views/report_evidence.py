@@ -1,98 +1,21 @@
-"""What the figures of a report rest on, and the single figures beside the table."""
+"""What the figures of a report rest on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..summary import Coverage, DeviceSummary, Figure
 from ..units import duration, quantity
-from .report_parts import Fact, Group, ReportLine
-from .report_rows import TOO_SHORT
+from .report_parts import ReportLine
 from .wording import clean
 
 if TYPE_CHECKING:
     from ..profiles import Profile
 
-__all__ = ["evidence", "facts", "notes"]
+__all__ = ["evidence", "notes"]
 
 _ALLOCATED = "torch_allocated_bytes"
-
-
-# -- single figures -------------------------------------------------------------------------
-
-
-def facts(
-    gpus: Sequence[DeviceSummary], told: Collection[str], *, titled: bool
-) -> tuple[Group, ...]:
-    """List energy, throttling, clock and the allocator's failures of each GPU.
-
-    A reason that is among ``told``, or was given by an earlier figure, is not said again.
-    """
-    said = set(told)
-    groups = []
-    for gpu in gpus:
-        found = [_energy(gpu, said), _throttled(gpu, said), *_clock(gpu)]
-        found += _count(gpu.figure("torch_alloc_retries_count"), "allocator retries")
-        found += [
-            fact for fact in _count(gpu.figure("torch_ooms_count"), "out of memory")
-            if fact.value != "0"
-        ]
-        if all(fact.value == "n/a" and not fact.rest for fact in found):
-            continue  # the table has said why
-        groups.append(Group(clean(gpu.device.label) if titled else "", tuple(found)))
-    return tuple(groups)
-
-
-def _absent(label: str, reason: str, said: set[str]) -> Fact:
-    reason = TOO_SHORT if reason.startswith(TOO_SHORT) else clean(reason)
-    known = reason in said or not reason
-    said.add(reason)
-    return Fact(label, "n/a", "" if known else f": {reason}")
-
-
-def _energy(gpu: DeviceSummary, said: set[str]) -> Fact:
-    energy = gpu.energy
-    if energy.joules is None:
-        return _absent("energy", energy.reason, said)
-    mean = f", mean {quantity(energy.mean_watts, 'watts')}" if energy.mean_watts else ""
-    return Fact("energy", quantity(energy.joules, "joules"), mean)
-
-
-def _throttled(gpu: DeviceSummary, said: set[str]) -> Fact:
-    held = gpu.throttling
-    if held.ratio is None:
-        return _absent("throttled", held.reason, said)
-    names = sorted(held.by_reason, key=lambda name: -held.by_reason[name])
-    share = "under 1 %" if 0 < held.ratio < 0.005 else quantity(held.ratio, "ratio")
-    rest = f", {' and '.join(names)}" if names else ""
-    return Fact("throttled", share, rest + _while_read(gpu), limited=held.ratio > 0)
-
-
-def _clock(gpu: DeviceSummary) -> list[Fact]:
-    mean = gpu.figure("gpu_sm_clock_hertz").mean
-    return [] if mean is None else [Fact(
-        "SM clock", quantity(mean, "hertz"), ", mean" + _while_read(gpu)
-    )]
-
-
-def _while_read(gpu: DeviceSummary) -> str:
-    """Say of a share or a mean that it is not of the whole cell, where that is so."""
-    return " (while it could be read)" if gpu.lost_s else ""
-
-
-def _count(figure: Figure, label: str) -> list[Fact]:
-    """Count what a counter grew by; without a reading at the start that is an upper bound."""
-    if figure.end is None:
-        return []
-    if figure.start is None and figure.end > 0:
-        return [Fact(label, f"at most {figure.end:.0f}")]
-    grown = figure.end - (figure.start or 0.0)
-    # A counter that went back was reset by the user.
-    return [Fact(label, f"{grown:.0f}", limited=grown > 0)] if grown >= 0 else []
-
-
-# -- evidence -------------------------------------------------------------------------------
 
 
 def evidence(profile: Profile, lines: Sequence[ReportLine]) -> str:
@@ -100,7 +23,7 @@ def evidence(profile: Profile, lines: Sequence[ReportLine]) -> str:
     summary = profile.summary
     readings = [_readings(summary.gpus, summary.host), _cost(profile)]
     parts = [", ".join(part for part in readings if part)]
-    parts += [_peak(summary.gpus), _joules(summary.gpus), _streams(profile)]
+    parts += [_peak(profile), *_joules(summary.gpus), _held(summary.gpus), _streams(profile)]
     if any(line.start == "n/a" for line in lines):
         parts.append("start n/a: no reading before the cell")
     if any(line.end == "n/a" for line in lines):
@@ -139,10 +62,19 @@ def _cost(profile: Profile) -> str:
     return f"watching cost {cost / wall * 100:.1f} % of a core"
 
 
-def _peak(gpus: Sequence[DeviceSummary]) -> str:
-    figures = [f for gpu in gpus if (f := gpu.figure(_ALLOCATED)).peak is not None]
+def _peak(profile: Profile) -> str:
+    """Say how well the peak of torch's memory is known."""
+    figures = [f for gpu in profile.summary.gpus if (f := gpu.figure(_ALLOCATED)).peak is not None]
     if not figures:
         return ""
+    told = clean(profile.peak_method)
+    if told.startswith("exact"):
+        return f"peak {told}"
+    words = _by_counters(figures)
+    return f"{words} ({told})" if told else words
+
+
+def _by_counters(figures: Sequence[Figure]) -> str:
     if all(figure.peak_exact for figure in figures):
         return "peak exact"
     if any(figure.peak_low is not None for figure in figures):
@@ -150,13 +82,40 @@ def _peak(gpus: Sequence[DeviceSummary]) -> str:
     return "peak sampled"
 
 
-def _joules(gpus: Sequence[DeviceSummary]) -> str:
-    bounds = [gpu.energy.bound_joules for gpu in gpus if gpu.energy.joules is not None]
-    known = [bound for bound in bounds if bound is not None]
-    if not known:
-        return ""
-    each = "counters, each " if len(known) > 1 else "counter, "
-    return f"energy from the {each}±{quantity(max(known), 'joules')}"
+def _joules(gpus: Sequence[DeviceSummary]) -> Iterator[str]:
+    """Say where energy comes from, and how far it can be off."""
+    for method, source in (("counter", "from the counter"), ("estimate", "estimated from power")):
+        known = [
+            gpu.energy for gpu in gpus
+            if gpu.energy.joules is not None and gpu.energy.method == method
+        ]
+        bounds = [energy.bound_joules for energy in known if energy.bound_joules is not None]
+        if not known:
+            continue
+        several = len(known) > 1
+        text = f"{source}{'s' * several}" if method == "counter" else f"{source} samples"
+        if bounds:
+            text += f", {'each ' if several else ''}±{quantity(max(bounds), 'joules')}"
+        if method == "estimate":
+            reasons = dict.fromkeys(clean(energy.reason) for energy in known if energy.reason)
+            text += f" ({'; '.join(reasons)})" if reasons else ""
+        yield f"energy {text}"
+
+
+def _held(gpus: Sequence[DeviceSummary]) -> str:
+    """Say where the share of time with held clocks comes from."""
+    methods = {gpu.throttling.method for gpu in gpus if gpu.throttling.ratio is not None}
+    words = []
+    if "counters" in methods:
+        words.append("the driver's counters")
+    sampled = dict.fromkeys(
+        name for gpu in gpus for name in gpu.throttling.sampled
+        if gpu.throttling.method == "counters" and gpu.throttling.by_reason.get(name)
+    )
+    if "samples" in methods or sampled:
+        names = f" ({' and '.join(sampled)})" if sampled and "samples" not in methods else ""
+        words.append(f"samples{names}")
+    return f"throttling from {' and '.join(words)}" if words else ""
 
 
 def _streams(profile: Profile) -> str:

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 
 from ..summary import DeviceSummary
 from ..units import duration
-from .report_evidence import evidence, facts, notes
-from .report_parts import Group, ReportLine, Section, Sentence, Strip
+from .report_evidence import evidence, notes
+from .report_facts import facts
+from .report_findings import about, bracket_of
+from .report_idle import fold_idle
+from .report_memory import memory_notes, memory_tables
+from .report_parts import Group, MemoryTable, ReportLine, Section, Sentence, Strip
 from .report_rows import TOO_SHORT, gpu_section, host_section
-from .report_words import device_title, fold_idle, verdict
+from .report_words import device_title, verdict
 from .wording import clean, short_name
 
 if TYPE_CHECKING:
@@ -31,8 +35,8 @@ class Report:
     """All that a report says.
 
     ``number`` is empty where ``name`` is the number already. ``failed`` is true for a cell
-    that raised. ``groups`` are single figures, one group a GPU. ``evidence`` is what the
-    figures rest on, ``notes`` what is odd about devices.
+    that raised. ``memory`` says where each GPU's memory was. ``groups`` are single figures, by
+    device. ``evidence`` is what the figures rest on, ``notes`` what is odd about devices.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Report:
     devices: str
     verdict: tuple[Sentence, ...]
     sections: tuple[Section, ...]
+    memory: tuple[MemoryTable, ...]
     groups: tuple[Group, ...]
     evidence: str
     notes: tuple[str, ...]
@@ -52,7 +57,8 @@ def build_report(profile: Profile) -> Report:
     """Say what a profile holds, in human units."""
     gpus = profile.summary.gpus
     shown, folded = fold_idle(gpus)
-    sections = _sections(profile, shown, folded)
+    sections = _bracketed(_sections(profile, shown, folded), profile)
+    ids = [gpu.device.id for gpu in shown]
     name = clean(profile.name)
     number = profile.span.label if profile.number is not None else ""
     return Report(
@@ -64,9 +70,22 @@ def build_report(profile: Profile) -> Report:
         devices=_devices(gpus),
         verdict=verdict(profile, shown),
         sections=sections,
-        groups=facts(shown, _told(sections), titled=len(gpus) > 1),
+        memory=memory_tables(profile, ids),
+        groups=facts(profile, shown, _told(sections), titled=len(gpus) > 1),
         evidence=evidence(profile, [x for s in sections for t in s.strips for x in t.lines]),
-        notes=notes(gpus),
+        notes=(*notes(gpus), *memory_notes(profile, ids)),
+    )
+
+
+def _bracketed(sections: tuple[Section, ...], profile: Profile) -> tuple[Section, ...]:
+    """Put the bracket above the section that it is about, or above the first one drawn."""
+    bracket = bracket_of(profile)
+    drawn = [s for s in sections if any(strip.row is not None for strip in s.strips)]
+    if bracket is None or not drawn:
+        return sections
+    own = next((section for section in drawn if section.device == bracket.device), drawn[0])
+    return tuple(
+        replace(section, bracket=bracket) if section is own else section for section in sections
     )
 
 
@@ -76,7 +95,10 @@ def _sections(
     summary = profile.summary
     several = len(summary.gpus) > 1
     found = [
-        gpu_section(gpu, device_title(gpu.device) if several else "", profile.scene)
+        gpu_section(
+            gpu, device_title(gpu.device) if several else "", profile.scene,
+            about(profile.findings, gpu.device),
+        )
         for gpu in gpus
     ]
     found += folded
@@ -84,7 +106,10 @@ def _sections(
         reason = (profile.reasons or {}).get("nvml") or "none was measured"
         found.append(Section("", (Strip((ReportLine("GPU"),), None, clean(reason)),)))
     if summary.host is not None:
-        found.append(host_section(summary.host, "Host" if several else "", profile.scene))
+        found.append(host_section(
+            summary.host, "Host" if several else "", profile.scene,
+            about(profile.findings, summary.host.device),
+        ))
     return _once(found if several else _one_line(found))
 
 

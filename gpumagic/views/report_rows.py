@@ -24,7 +24,10 @@ TOO_SHORT = "too short to say"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One row: its label, figure, columns, the metric whose ceiling is its limit, and words."""
+    """One row: its label, figure, columns, its limit, and words after that.
+
+    ``drawn`` is the metric whose trace stands for it, where it has none of its own.
+    """
 
     label: str
     figure: Figure
@@ -32,6 +35,7 @@ class _Entry:
     ceiling: float | None = None
     words: str = ""
     ringed: bool = False
+    drawn: str = ""
 
     @property
     def too_short(self) -> bool:
@@ -105,10 +109,15 @@ def _gpu_entry(gpu: DeviceSummary, label: str, metric: str, columns: str, **more
     return _Entry(label, gpu.figure(metric), columns, ceiling, **more)  # type: ignore[arg-type]
 
 
-def gpu_section(gpu: DeviceSummary, title: str, scene: Scene | None) -> Section:
-    """Arrange the rows of a GPU."""
+def gpu_section(
+    gpu: DeviceSummary, title: str, scene: Scene | None, about: frozenset[str] = frozenset()
+) -> Section:
+    """Arrange the rows of a GPU; those of metrics ``about`` are set off."""
     strips = [
-        ("util", [_gpu_entry(gpu, "GPU-Util", "gpu_utilization_ratio", "mean peak")]),
+        ("util", [
+            _gpu_entry(gpu, "GPU-Util", "gpu_utilization_ratio", "mean peak"),
+            _gpu_entry(gpu, "SM active", "gpu_sm_active_ratio", "mean peak"),
+        ]),
         ("mem", [
             _gpu_entry(gpu, "memory used", "gpu_memory_used_bytes", "start peak end"),
             _gpu_entry(gpu, "reserved", "torch_reserved_bytes", "start peak end"),
@@ -124,11 +133,14 @@ def gpu_section(gpu: DeviceSummary, title: str, scene: Scene | None) -> Section:
             ),
         ]),
     ]
-    return Section(title, _strips(strips, gpu.device, scene))
+    found = _strips(strips, gpu.device, scene, about)
+    return Section(title, found, device=gpu.device.id)
 
 
-def host_section(host: DeviceSummary, title: str, scene: Scene | None) -> Section:
-    """Arrange the rows of the host."""
+def host_section(
+    host: DeviceSummary, title: str, scene: Scene | None, about: frozenset[str] = frozenset()
+) -> Section:
+    """Arrange the rows of the host; those of metrics ``about`` are set off."""
     device = host.device
     cores = limit_of(device, "process_cpu_ratio")
     cpu = [_Entry("CPU", cpu_figure(host), "mean peak", cores)]
@@ -138,11 +150,22 @@ def host_section(host: DeviceSummary, title: str, scene: Scene | None) -> Sectio
         _Entry("this process", host.figure("process_rss_bytes"), "start peak end"),
     ]
     children = int(host.figure("children_count").peak or 0)
-    if children:
-        word = "1 child" if children == 1 else f"{children} children"
+    workers = int(host.figure("workers_count").peak or 0)
+    busy = host.figure("workers_cpu_ratio")
+    others = children > workers or busy.mean is None
+    word = "1 child" if children == 1 else f"{children} children"
+    if children and others:
         cpu.append(_Entry(word, host.figure("children_cpu_ratio"), "mean peak"))
+    if workers and busy.mean is not None:
+        named = "1 worker" if workers == 1 else f"{workers} workers"
+        # Where all children are workers, the children's trace is theirs.
+        drawn = "" if others else "children_cpu_ratio"
+        cpu.append(_Entry(named, busy, "mean peak", drawn=drawn))
+        word = word if others else named
+    if children:
         ram.append(_Entry(word, host.figure("children_rss_bytes"), "start peak end"))
-    return Section(title, _strips([("cpu", cpu), ("ram", ram)], device, scene))
+    found = _strips([("cpu", cpu), ("ram", ram)], device, scene, about)
+    return Section(title, found, device=device.id)
 
 
 def _row(scene: Scene | None, device: str, name: str) -> Row | None:
@@ -152,7 +175,10 @@ def _row(scene: Scene | None, device: str, name: str) -> Row | None:
 
 
 def _strips(
-    strips: Sequence[tuple[str, list[_Entry]]], device: Device, scene: Scene | None
+    strips: Sequence[tuple[str, list[_Entry]]],
+    device: Device,
+    scene: Scene | None,
+    about: frozenset[str],
 ) -> tuple[Strip, ...]:
     """Make strips of what was measured; the rest is gathered by its reason, which stands once."""
     found: list[Strip] = []
@@ -162,7 +188,7 @@ def _strips(
     for name, entries in strips:
         measured = [entry for entry in entries if entry.measured]
         if measured:
-            found.append(_strip(measured, _row(scene, device.id, name)))
+            found.append(_strip(measured, _row(scene, device.id, name), about))
         for entry in entries:
             if not entry.measured:
                 reason = clean(entry.figure.reason) or "not read"
@@ -176,7 +202,7 @@ def _strips(
     return tuple(found)
 
 
-def _strip(entries: Sequence[_Entry], row: Row | None) -> Strip:
+def _strip(entries: Sequence[_Entry], row: Row | None, about: frozenset[str]) -> Strip:
     if row is not None and not row.drawn:
         row = None
     reason = _brief(entries)
@@ -184,6 +210,7 @@ def _strip(entries: Sequence[_Entry], row: Row | None) -> Strip:
     shared = ""
     for entry in entries:
         line, unit = _line(entry, None if reason else row)
+        line = replace(line, strong=entry.figure.metric in about)
         if not lines:
             shared = unit if line.limit.partition(" ")[2].startswith(unit) else ""
             top = row.limit if row is not None and not reason and row.limit[:4] == "top " else ""
@@ -208,15 +235,19 @@ def _line(entry: _Entry, row: Row | None) -> tuple[ReportLine, str]:
     """Write one row; return it with the unit of its figures."""
     figure, wanted = entry.figure, entry.columns.split()
     scale = scale_for(figure.metric, [getattr(figure, column) for column in wanted])
-    texts = {
-        column: _number(figure, column, scale) if column in wanted else "" for column in COLUMNS
-    }
+    start, mean, peak, end = (
+        _number(figure, column, scale) if column in wanted else "" for column in COLUMNS
+    )
     limit = ""
     if entry.ceiling is not None:
         limit = scale_for(figure.metric, [entry.ceiling]).limit(entry.ceiling) + entry.words
-    trace = next((t for t in row.traces if t.metric == figure.metric), None) if row else None
+    metric = entry.drawn or figure.metric
+    trace = next((t for t in row.traces if t.metric == metric), None) if row else None
     ring = _ring(figure, scale, trace, row.ceiling) if entry.ringed and row and trace else None
-    return ReportLine(entry.label, "", **texts, limit=limit, trace=trace, ring=ring), scale.unit
+    line = ReportLine(
+        entry.label, "", start, mean, peak, end, limit=limit, trace=trace, ring=ring
+    )
+    return line, scale.unit
 
 
 def _number(figure: Figure, column: str, scale: Scale) -> str:

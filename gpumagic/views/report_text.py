@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
 
+from .report_memory import memory_texts
 from .report_model import Report
-from .report_parts import COLUMNS, Fact, Group, ReportLine, Section, Strip
-from .spark import bars
+from .report_parts import COLUMNS, Bracket, Fact, Group, ReportLine, Section, Strip
+from .spark import bars, bracket_text
 
 __all__ = ["write_text"]
 
@@ -27,6 +28,8 @@ def write_text(report: Report) -> str:
         for text in texts if finding else [" ".join(texts)]:
             lines += _wrapped(text, "! " if finding else "")
     lines += ["", *_table(report), ""]
+    for table in report.memory:
+        lines += [*memory_texts(table, _LABEL), ""]
     for group in report.groups:
         lines += _group(group)
     for text in (report.evidence, *report.notes):
@@ -64,9 +67,26 @@ def _table(report: Report) -> Iterator[str]:
     room = _WIDTH - label - sum(widths) - limit - 2 * (len(widths) + 2)
     cells = min(_SPARK, room) if beside else 0
     heads = [f"{name:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)]
-    yield "  ".join([" " * label, *([" " * cells] if cells else []), *heads, "limit"])
+    # Of one device the bracket stands in the line of headings, of several below its title.
+    first = report.sections[0].bracket if report.sections and not report.sections[0].title else None
+    place = " " * cells
+    if first is not None and cells:
+        yield from _bracket_label(first, label, cells)
+        place = bracket_text(first.stretches, cells)
+    yield "  ".join([" " * label, *([place] if cells else []), *heads, "limit"])
     for section in report.sections:
         yield from _section(section, label, cells, widths)
+
+
+def _bracket_label(bracket: Bracket, label: int, cells: int) -> Iterator[str]:
+    """Write the label of a bracket over the cell where its longest stretch begins, or ends."""
+    if not bracket.label:
+        return
+    _, at_end = bracket.room
+    x0, x1 = bracket.longest
+    text = bracket.label[: _WIDTH - label - 2]
+    place = round(x1 * cells) - len(text) if at_end else round(x0 * cells)
+    yield " " * (label + 2 + max(0, min(place, _WIDTH - label - 2 - len(text)))) + text
 
 
 def _section(section: Section, label: int, cells: int, widths: list[int]) -> Iterator[str]:
@@ -74,6 +94,10 @@ def _section(section: Section, label: int, cells: int, widths: list[int]) -> Ite
         yield from _wrapped(f"{section.title:<{label}}  {section.summary}", "")
     elif section.title:
         yield section.title
+        if section.bracket is not None and cells:
+            yield from _bracket_label(section.bracket, label, cells)
+            drawn = bracket_text(section.bracket.stretches, cells)
+            yield f"{' ' * (label + 2)}{drawn}".rstrip()
     for strip in section.strips:
         if strip.bare:
             yield from _bare(strip, label)
@@ -129,7 +153,8 @@ def _line(line: ReportLine, label: int, spark: str, widths: list[int]) -> str:
 def _group(group: Group) -> list[str]:
     """Write single figures side by side, as many in a line as fit."""
     lines: list[str] = []
-    begin = f"{group.title}: " if group.title else ""
+    begin = ", ".join(text for text in (group.title, group.begin) if text)
+    begin = f"{begin}: " if begin else ""
     for text in map(_fact, group.facts):
         if lines and len(lines[-1]) + 3 + len(text) <= _WIDTH:
             lines[-1] += f"   {text}"

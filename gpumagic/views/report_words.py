@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..sample import Device
 from ..summary import DeviceSummary, Figure
-from ..units import MIB, duration, quantity
-from .report_parts import Section, Sentence
+from ..units import duration, quantity
+from .report_findings import findings, tells_of_throttling, well
+from .report_idle import labels_of, sampled, state_of, steady
+from .report_parts import Sentence
 from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
 from .strips import scale_of
 from .wording import clean, short_name
@@ -16,13 +18,12 @@ from .wording import clean, short_name
 if TYPE_CHECKING:
     from ..profiles import Profile
 
-__all__ = ["device_title", "fold_idle", "verdict"]
+__all__ = ["device_title", "verdict"]
 
 _UTIL = "gpu_utilization_ratio"
 _USED = "gpu_memory_used_bytes"
 _ALLOCATED = "torch_allocated_bytes"
 _WORTH_SAYING = 0.05
-_SAME_BYTES = 16 * MIB
 _LONGEST_NAME = 40
 _HELD_BY = {
     "power cap": "the power cap",
@@ -42,82 +43,18 @@ def device_title(device: Device) -> str:
     return " · ".join(x for x in (clean(device.label), name, device.torch_label) if x)
 
 
-# -- GPUs that did nothing ------------------------------------------------------------------
-
-
-def _sampled(figure: Figure) -> list[float]:
-    peak = figure.peak if figure.peak_low is None else figure.peak_low
-    return [v for v in (figure.start, peak, figure.end) if v is not None]
-
-
-def _steady(figure: Figure, tolerance: float) -> bool:
-    values = _sampled(figure)
-    return not values or max(values) - min(values) <= tolerance
-
-
-def _state(gpu: DeviceSummary) -> str:
-    """Say in a word what a GPU did that needs no rows, or nothing if it does."""
-    util = gpu.figure(_UTIL)
-    if gpu.lost_s:
-        return ""
-    if not (_steady(gpu.figure(_ALLOCATED), 0) and _steady(gpu.figure(_USED), _SAME_BYTES)):
-        return ""
-    if util.peak == 0:
-        return "idle"
-    return TOO_SHORT if util.peak is None and util.reason.startswith(TOO_SHORT) else ""
-
-
-def fold_idle(
-    gpus: Sequence[DeviceSummary],
-) -> tuple[tuple[DeviceSummary, ...], tuple[Section, ...]]:
-    """Split GPUs into those that get rows and sections in a line for the others."""
-    states = {gpu.device.id: _state(gpu) for gpu in gpus}
-    shown = [gpu for gpu in gpus if not states[gpu.device.id]]
-    if not shown:
-        shown = [gpu for gpu in gpus if gpu.device.torch_index == 0][:1] or list(gpus[:1])
-    rest = [gpu for gpu in gpus if gpu not in shown]
-    folds = []
-    for state in dict.fromkeys(states[gpu.device.id] for gpu in rest):
-        group = [gpu for gpu in rest if states[gpu.device.id] == state]
-        title = _labels([gpu.device for gpu in group])
-        folds.append(Section(title, summary=_folded(state, group)))
-    return tuple(shown), tuple(folds)
-
-
-def _folded(state: str, group: Sequence[DeviceSummary]) -> str:
-    used = [values[-1] for gpu in group if (values := _sampled(gpu.figure(_USED)))]
-    if not used:
-        return state
-    scale = scale_for(_USED, used)
-    each = " each" if len(group) > 1 else ""
-    return f"{state}, {span_text(scale, min(used), max(used))} {scale.unit} used{each}"
-
-
-def _labels(devices: Sequence[Device]) -> str:
-    """Name GPUs briefly: ``GPU 1, 3 to 7``."""
-    numbers = [d.nvml_index for d in devices if d.nvml_index is not None]
-    if len(numbers) < len(devices):
-        return ", ".join(clean(d.label) for d in devices)
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [
-        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
-    ]
-    return "GPU " + ", ".join(texts)
-
-
 # -- the verdict ----------------------------------------------------------------------------
 
 
 def verdict(profile: Profile, shown: Sequence[DeviceSummary]) -> tuple[Sentence, ...]:
-    """Say what the cell did, then what held it back or misleads."""
-    found = [*_ending(profile), _use(profile, shown)]
+    """Say what held the cell back, the gravest first, then what it did, then what misleads."""
+    found = [*findings(profile, grave=True), *_ending(profile), *_did(profile, shown)]
+    found += findings(profile, grave=False)
     found += _lost(profile.summary.gpus, profile.wall_s)
-    found += _held_back(profile.summary.gpus)
+    found += _held_back([
+        gpu for gpu in profile.summary.gpus
+        if not tells_of_throttling(profile.findings, gpu.device)
+    ], len(profile.summary.gpus))
     if profile.streams == "busy":
         found.append(Sentence(
             "Kernels were still running when the cell ended;",
@@ -142,19 +79,36 @@ def _ending(profile: Profile) -> list[Sentence]:
     return []
 
 
+def _did(profile: Profile, shown: Sequence[DeviceSummary]) -> list[Sentence]:
+    """Say what the cell did, after what a diagnosis found to be well; nothing is said twice."""
+    fine = [
+        Sentence(" ".join(clean(text) for text in (f.lead, f.evidence, f.advice) if text))
+        for f in well(profile)
+    ]
+    use = _use(profile, shown)
+    text = " ".join(sentence.text for sentence in fine)
+    if TOO_SHORT in text and TOO_SHORT in use.text:
+        return fine
+    if "GPU-Util" in text and "GPU-Util" in use.text and len(profile.summary.gpus) == 1:
+        memory = _memory(profile.summary.gpus[0])
+        use = Sentence(f"{memory[:1].upper()}{memory[1:]}.")
+        return [*fine, use] if memory else fine
+    return [*fine, use]
+
+
 def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
     gpus, wall = profile.summary.gpus, duration(profile.wall_s)
     if not gpus:
         return Sentence(_host(profile, wall))
     if len(gpus) == 1:
         return Sentence(_one(gpus[0], "The GPU", wall, profile.wall_s))
-    used = [gpu for gpu in shown if not _state(gpu)]
+    used = [gpu for gpu in shown if not state_of(gpu)]
     if len(used) == 1:
         only = _one(used[0], "", wall, profile.wall_s)
         # Whether one was used that could not be read is not known.
         known = used[0].figure(_UTIL).mean is not None
         return Sentence(f"Of {len(gpus)} GPUs one was used: {only}" if known else only)
-    if not used and all(_state(gpu) == "idle" for gpu in gpus):
+    if not used and all(state_of(gpu) == "idle" for gpu in gpus):
         return Sentence(f"None of the {len(gpus)} GPUs was used: GPU-Util 0 % throughout.")
     return Sentence(_several(used or shown, len(gpus), wall))
 
@@ -197,7 +151,7 @@ def _lost(gpus: Sequence[DeviceSummary], wall_s: float) -> list[Sentence]:
         long = "" if gpu.lost_s > 0.999 * wall_s else f" for {_of(gpu.lost_s, wall_s)}"
         alike.setdefault((long, clean(gpu.gap_reason)), []).append(gpu.device)
     return [
-        Sentence(f"{_labels(devices)} could not be read{long}", f": {reason}." if reason else ".",
+        Sentence(f"{labels_of(devices)} could not be read{long}", f": {reason}." if reason else ".",
                  finding=True)
         for (long, reason), devices in alike.items()
     ]
@@ -213,9 +167,9 @@ def _of(part: float, whole: float) -> str:
 def _unused(gpu: DeviceSummary, subject: str) -> str:
     if gpu.lost_s:
         return f"GPU-Util of {_inside(subject)} was 0 % while it could be read."
-    if _state(gpu):
+    if state_of(gpu):
         figure = gpu.figure(_USED)
-        values = _sampled(figure)
+        values = sampled(figure)
         if not values:
             return f"{subject} was not used: GPU-Util 0 % throughout."
         scale = scale_for(_USED, values)
@@ -223,7 +177,7 @@ def _unused(gpu: DeviceSummary, subject: str) -> str:
         return f"{subject} was not used: GPU-Util 0 % throughout, memory steady at {held}."
     figure = gpu.figure(_ALLOCATED)
     word = "tensors"
-    if _steady(figure, 0):
+    if steady(figure, 0):
         figure, word = gpu.figure(_USED), "memory in use"
     text = f"GPU-Util of {_inside(subject)} stayed at 0 %"
     if figure.start is None or figure.end is None:
@@ -273,7 +227,7 @@ def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
     if spread != span_text(scale_of(_UTIL), None, highest):
         text += f", {clean(busiest.device.label)} the most"
     metric = _ALLOCATED if any(gpu.figure(_ALLOCATED).measured for gpu in used) else _USED
-    fullest = max(used, key=lambda gpu: max(_sampled(gpu.figure(metric)), default=0.0))
+    fullest = max(used, key=lambda gpu: max(sampled(gpu.figure(metric)), default=0.0))
     memory = _memory(fullest)
     return f"{text}; {memory} on {clean(fullest.device.label)}." if memory else f"{text}."
 
@@ -294,7 +248,7 @@ def _host(profile: Profile, wall: str) -> str:
     return f"{text}; no GPU was measured."
 
 
-def _held_back(gpus: Sequence[DeviceSummary]) -> list[Sentence]:
+def _held_back(gpus: Sequence[DeviceSummary], count: int) -> list[Sentence]:
     """Say where clocks were held back for at least a twentieth of the time, and by what."""
     held = sorted(
         ((gpu.throttling.ratio, gpu) for gpu in gpus if gpu.throttling.ratio is not None),
@@ -307,9 +261,9 @@ def _held_back(gpus: Sequence[DeviceSummary]) -> list[Sentence]:
     shares = gpu.throttling.by_reason
     names = sorted((n for n in shares if shares[n] >= _WORTH_SAYING), key=lambda n: -shares[n])
     by = " and ".join(_HELD_BY.get(name, name) for name in names[:2])
-    whose = "Clocks" if len(gpus) == 1 else f"{clean(gpu.device.label)}'s clocks"
+    whose = "Clocks" if count == 1 else f"{clean(gpu.device.label)}'s clocks"
     lead = f"{whose} were held back {quantity(ratio, 'ratio')} of the time"
     rest = f" by {by}" if by else ""
     if len(held) > 1:
-        rest += f"; those of {_labels([gpu.device for _, gpu in held[1:]])} less"
+        rest += f"; those of {labels_of([gpu.device for _, gpu in held[1:]])} less"
     return [Sentence(lead, f"{rest}.", finding=True)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .parts import Row, Trace
 from .shapes import MIDDLE_OVER_OUTER, OPACITY
 
-__all__ = ["BARS", "bars", "spark_svg"]
+__all__ = ["BARS", "bars", "bracket_svg", "bracket_text", "spark_svg"]
 
 BARS = "▁▂▃▄▅▆▇█"
 """Block characters from the lowest to the full one."""
 
 _RULE = 1.5
 _RING = 3.5
+# The room above a picture, over which a hairline comes down from the row above.
+_ABOVE = 5
 
 
 def bars(heights: Sequence[float | None], cells: int) -> str:
@@ -34,11 +36,19 @@ def bars(heights: Sequence[float | None], cells: int) -> str:
     return "".join(found)
 
 
-def spark_svg(row: Row, height: int, ring: tuple[float, float] | None = None) -> str:
+def spark_svg(
+    row: Row,
+    height: int,
+    ring: tuple[float, float] | None = None,
+    ends: Iterable[float] = (),
+    below: int = 0,
+) -> str:
     """Draw a row over the whole width there is, ``height`` pixels high.
 
-    ``ring`` is a place on the time axis and a height, both in [0, 1]. Colours come from the
-    classes ``use``, ``line``, ``rule``, ``held`` and ``ring`` of the page around it.
+    ``ring`` is a place on the time axis and a height, both in [0, 1]; at the places ``ends`` a
+    hairline runs through, from the row above to ``below`` pixels under the picture. Colours come
+    from the classes ``use``, ``line``, ``rule``, ``held``, ``ring`` and ``hair`` of the page
+    around it.
     """
     plot = height - _RULE
     columns = max((len(trace.heights) for trace in row.traces), default=0)
@@ -57,7 +67,35 @@ def spark_svg(row: Row, height: int, ring: tuple[float, float] | None = None) ->
         f'<svg width="100%" height="{height}" aria-hidden="true">'
         f'<svg y="{_RULE}" width="100%" height="{plot:g}" preserveAspectRatio="none"'
         f' viewBox="0 0 {2 * columns} {round(plot * 10)}">{drawn}</svg>'
-        f'<rect class="rule" y="1" width="100%" height="1"/>{held}{mark}</svg>'
+        f'<rect class="rule" y="1" width="100%" height="1"/>'
+        f"{_hairs(ends, _ABOVE, height + below)}{held}{mark}</svg>"
+    )
+
+
+def bracket_svg(stretches: Iterable[tuple[float, float]], ends: Iterable[float]) -> str:
+    """Draw a thick line over stretches of the time axis, and a hairline down at each end."""
+    lines = "".join(
+        f'<rect class="held" x="{_percent(x0)}" y="0" height="3"'
+        f' width="{_percent(max(x1 - x0, 0.004))}"/>'
+        for x0, x1 in stretches
+    )
+    return f'<svg width="100%" height="5" aria-hidden="true">{_hairs(ends, 0, 5)}{lines}</svg>'
+
+
+def bracket_text(stretches: Iterable[tuple[float, float]], cells: int) -> str:
+    """Draw a bracket over the cells that each stretch covers: ``┌───┐  ┌┐``."""
+    found = [" "] * cells
+    for x0, x1 in stretches:
+        first = min(cells - 1, int(x0 * cells + 0.5))
+        last = max(first, min(cells - 1, int(x1 * cells + 0.5) - 1))
+        found[first : last + 1] = "┌" + "─" * (last - first - 1) + "┐" if last > first else "┬"
+    return "".join(found)
+
+
+def _hairs(ends: Iterable[float], above: int, below: int) -> str:
+    return "".join(
+        f'<rect class="hair" x="{_percent(x)}" y="{-above}" width="1" height="{above + below}"/>'
+        for x in ends
     )
 
 

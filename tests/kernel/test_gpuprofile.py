@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+
+from fakes_torch import FakeDevice, FakeHistory, FakeTorch
 
 
 @pytest.fixture
@@ -58,6 +61,8 @@ def test_a_failing_statement_shows_no_frames_of_ours(
         ("--foo=1 5", "there is no option --foo=1"),
         ("-q -x", "there is no option -x"),
         ("-nfoo 5", "-n takes its value apart, as in -n foo"),
+        ("--peak 5", "choose from '?auto'?, '?exact'?"),
+        ("--peak=most 5", "choose from '?auto'?, '?exact'?"),
         ("-o print 5", "'print' is a name of Python's own: take another"),
     ],
 )
@@ -121,3 +126,50 @@ def test_a_measured_cell_inside_another_is_told(
     assert "inner" not in shell.user_ns
     said = capsys.readouterr().err
     assert said == "gpumagic: a %%gpuprofile inside a measured cell is not measured apart\n"
+
+
+@pytest.mark.parametrize("torch", ["none", "without CUDA", "not initialised"])
+def test_an_exact_peak_without_cuda_is_as_without_the_option(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, torch: str
+) -> None:
+    """With no torch, or one whose CUDA is not up, the cell runs untouched and it says why."""
+    if torch != "none":
+        FakeTorch(
+            cuda=None if torch == "without CUDA" else "13.0", initialised=False,
+            history=FakeHistory(),
+        ).install(monkeypatch)
+    result = shell.run_cell("%%gpuprofile -q --peak exact -o p\n6 * 7")
+    assert result.result == 42
+    found = shell.user_ns["p"].to_dict()
+    assert found["peak_method"] == (
+        "torch had not initialised CUDA when the cell began: peak by torch's counters"
+    )
+    assert shell.run_line_magic("gpuprofile", "-q --peak exact -o q 6 * 7") == 42
+    assert shell.user_ns["q"].peak_method == found["peak_method"]
+    shell.run_cell("%%gpuprofile -q -o p\n1")
+    assert shell.user_ns["p"].to_dict()["peak_method"] == ""
+
+
+def test_a_wrong_peak_runs_nothing(shell: InteractiveShell) -> None:
+    """A value of --peak that is none is one line that names the choices, and no cell runs."""
+    result = shell.run_cell("%%gpuprofile --peak most\nran = True")
+    assert isinstance(result.error_in_exec, UsageError)
+    assert re.search("'?auto'?, '?exact'?", str(result.error_in_exec))
+    assert "\n" not in str(result.error_in_exec)
+    assert "ran" not in shell.user_ns
+
+
+def test_a_cell_with_a_history_ends_without(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that ends, fails or is interrupted leaves the allocator's history off."""
+    history = FakeHistory()
+    FakeTorch([FakeDevice("aaaaaaaa-0000-4000-8000-000000000000")], history=history).install(
+        monkeypatch
+    )
+    shell.user_ns["one"] = history.allocators[0]
+    for cell in ("one.alloc(5)", "1 / 0", "raise KeyboardInterrupt"):
+        history.switched.clear()
+        shell.run_cell(f"%%gpuprofile -q --peak exact\n{cell}")
+        assert history.switched == [True, False], cell
+        assert not history.on

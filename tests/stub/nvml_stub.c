@@ -25,6 +25,7 @@
  *   lost=1                         every call answers NVML_ERROR_GPU_IS_LOST
  *   wave=1, wave_period_s=10       the values swing between their tenth and their full size
  *   processes=PID:BYTES,self:BYTES,PID:na      also graphics_processes and mps_processes
+ *   process_utilization=PID:PERCENT,self:PERCENT
  *   energy_mj power_violation_ns thermal_violation_ns sync_boost_violation_ns
  *   power_brake_violation_ns pcie_tx_bytes pcie_rx_bytes
  *                                  where a counter starts; it then grows with time by power_mw,
@@ -1074,6 +1075,39 @@ PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics_processes")
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics_processes")
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, "mps_processes")
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps_processes")
+
+typedef struct {
+    unsigned pid;
+    u64 timeStamp;
+    unsigned smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
+API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtilizationSample_t *entries,
+    unsigned *size, u64 seen_us)
+{
+    ENTER_DEVICE(device, !size);
+    const char *listed = key(device, "process_utilization");
+    unsigned found = 0, room = entries ? *size : 0;
+    if (!listed)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (!*listed || now_us() <= seen_us)
+        return NVML_ERROR_NOT_FOUND;
+    while (listed && *listed) {
+        int own = !strncmp(listed, "self", 4);
+        const char *percent = strchr(listed, ':');
+        if (found < room)
+            entries[found] = (nvmlProcessUtilizationSample_t){
+                .pid = own ? (unsigned)getpid() : (unsigned)strtoul(listed, NULL, 10),
+                .timeStamp = now_us(),
+                .smUtil = percent ? (unsigned)strtoul(percent + 1, NULL, 10) : 0,
+            };
+        found++;
+        listed = strchr(listed, ',');
+        listed = listed ? listed + 1 : NULL;
+    }
+    *size = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
 
 /* ---- MIG ------------------------------------------------------------------------------------- */
 

@@ -20,8 +20,8 @@ import gpumagic
 import nvml_stub
 from gpumagic.metrics import of_source
 from gpumagic.sources.nvml_library import SLOW_CALL_S, QuickCall, reason_of
+from gpumagic.sources.nvml_processes import split_memory
 from gpumagic.sources.nvml_rings import place, thin
-from gpumagic.sources.nvml_slow import split_memory
 
 needs_stub = pytest.mark.skipif(nvml_stub.compiler() is None, reason="needs Linux and gcc")
 pytest.importorskip("pynvml")
@@ -869,3 +869,39 @@ def test_processes_are_told_apart(run: Run) -> None:
             "the driver gives no process of this PID namespace (a container, or WSL)"
         }
     assert refused == {OWN: "no permission", OTHERS: "no permission"}
+
+
+@needs_stub
+def test_the_load_of_other_processes_is_told(run: Run) -> None:
+    """Others' kernels count as their share of the time, ours do not; at first nothing is known."""
+    first, shared, absurd, idle, unknown, alone = run("""
+        LOAD = "gpu_other_processes_utilization_ratio"
+        stub = make()
+        other = os.getppid()
+
+        def load(source):
+            time.sleep(0.002)  # entries have stamps of the driver's own clock, in microseconds
+            found = values(source).get(LOAD)
+            return found if found is not None else source.devices()[0].absent.get(LOAD)
+
+        with stub.load_in_process():
+            source = opened(NvmlSlowSource)
+            stub.gpu(0, processes=f"self:1000,{other}:500",
+                     process_utilization=f"self:40,{other}:30")
+            found = [load(source), load(source)]
+            stub.gpu(0, process_utilization=f"{other}:250")
+            found.append(load(source))
+            stub.gpu(0, process_utilization="")
+            found.append(load(source))
+            stub.gpu(0, process_utilization=None)
+            found.append(load(source))
+            stub.gpu(0, processes="self:1000")
+            said(*found, load(source))
+            source.close()
+    """)
+    assert first == "its first reading speaks of an unknown time"
+    assert shared == pytest.approx(0.3)
+    assert absurd == 0.0
+    assert idle == 0.0
+    assert unknown == "not supported by this GPU"
+    assert alone is None

@@ -15,12 +15,14 @@ import pytest
 import gpumagic
 from fakes import GIB, GPU, HOST_DEVICE, OTHER_GPU, START, FakeSource, fill, recording_of, ticks
 from gpumagic import measurement, session
+from gpumagic.diagnosis import Finding
 from gpumagic.errors import DeviceError, SettingError
 from gpumagic.metrics import METRICS
 from gpumagic.profiles import Profile
 from gpumagic.sample import Device, Span
 from gpumagic.session import Session
 from gpumagic.summary import summarise
+from gpumagic.waterfall import MemoryState, Part, Waterfall
 
 SPAN = Span(1, START + 2, START + 8, number=12, name="train", status="ok")
 
@@ -107,6 +109,24 @@ def test_a_profile_names_itself() -> None:
     assert (unnamed.name, unnamed.number) == ("[12]", 12)
 
 
+def test_depth_is_plain_values_too() -> None:
+    """Findings, the peak's method and each GPU's waterfall are in to_dict, in base units."""
+    waterfall = Waterfall(
+        GPU, 3.0, (MemoryState("after", START, (Part("cached", 2.0, 1.0), Part("free", 1.0))),)
+    )
+    finding = Finding("starved", "limit", "The GPU waited.")
+    found = filled(
+        findings=(finding,), waterfalls=(waterfall,), peak_method="by counters"
+    ).to_dict()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["findings"] == [finding.to_dict()]
+    assert found["peak_method"] == "by counters"
+    gpu, other, host = found["devices"]
+    assert gpu["waterfall"] == {"after": {"cached": 2.0, "free": 1.0}}
+    assert "waterfall" not in other
+    assert "waterfall" not in host
+
+
 # -- with gpumagic.profile() -----------------------------------------------------------------
 
 
@@ -146,6 +166,17 @@ def test_a_block_gives_a_profile(made: Session) -> None:
     assert json.dumps(p.result.to_dict(), allow_nan=False)
 
 
+def test_each_gpu_has_its_waterfall(made: Session) -> None:
+    """A block tells where each measured GPU's memory was, or why not."""
+    with gpumagic.profile("load") as p:
+        pass
+    assert p.result is not None
+    (waterfall,) = p.result.waterfalls
+    assert waterfall.device.id == GPU.id
+    assert waterfall.reason == "the GPU's memory was not read near the cell"
+    assert p.result.to_dict()["devices"][0]["waterfall"] == {}
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -179,7 +210,7 @@ def test_a_failure_of_ours_does_not_hide_the_users(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(measurement, "summarise", fail)
+    monkeypatch.setattr(measurement, "profile_of", fail)
     with pytest.raises(ValueError, match="mine"), gpumagic.profile("bad"):
         raise ValueError("mine")
     with pytest.raises(RuntimeError, match="ours"), gpumagic.profile("good"):
