@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..metrics import METRICS
 from ..summary import DeviceSummary, Figure
-from ..units import bytes_text, duration, quantity
+from ..units import duration, quantity
 from .report_findings import THROTTLE_METRICS, about
 from .report_parts import Fact, Group
 from .report_rows import TOO_SHORT
@@ -138,8 +138,7 @@ def _means(gpu: DeviceSummary, strong: Collection[str]) -> list[Fact]:
     for metric, label in _ACTIVITY.items():
         mean = gpu.figure(metric).mean
         if mean is not None:
-            unit = METRICS[metric].unit
-            text = f"{bytes_text(mean)}/s" if unit == "bytes/s" else quantity(mean, unit)
+            text = quantity(mean, METRICS[metric].unit)
             found.append(Fact(label, text, strong=metric in strong))
     return found
 

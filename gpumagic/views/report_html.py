@@ -31,7 +31,8 @@ color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;
 .gpm b{font-weight:600}
 .gpm code{white-space:nowrap;font-size:12px;padding:1px 4px;border-radius:3px;color:inherit;
 background:var(--jp-layout-color2,rgba(128,128,128,.15))}
-.gpm i{display:inline-block;width:7px;height:7px;margin-right:4px;background:#2f7fc1}
+.gpm i{display:inline-block;box-sizing:content-box;
+width:7px;height:7px;margin-right:4px;background:#2f7fc1}
 .gpm .outer{opacity:.42}.gpm .middle{opacity:.68}
 .gpm .mark{width:8px;height:8px;background:#d9730d;margin-right:6px}
 .gpm .dash{width:12px;height:3px;background:#d9730d;vertical-align:middle}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..sample import Device
 from ..summary import DeviceSummary, Figure
-from ..units import duration, quantity
+from ..units import duration, part_of, quantity
 from .report_findings import findings, tells_of_throttling, well
 from .report_idle import labels_of, sampled, state_of, steady
 from .report_parts import Sentence
@@ -148,20 +148,13 @@ def _lost(gpus: Sequence[DeviceSummary], wall_s: float) -> list[Sentence]:
     for gpu in gpus:
         if not gpu.lost_s:
             continue
-        long = "" if gpu.lost_s > 0.999 * wall_s else f" for {_of(gpu.lost_s, wall_s)}"
+        long = "" if gpu.lost_s > 0.999 * wall_s else f" for {part_of(gpu.lost_s, wall_s)}"
         alike.setdefault((long, clean(gpu.gap_reason)), []).append(gpu.device)
     return [
         Sentence(f"{labels_of(devices)} could not be read{long}", f": {reason}." if reason else ".",
                  finding=True)
         for (long, reason), devices in alike.items()
     ]
-
-
-def _of(part: float, whole: float) -> str:
-    """Write a part of a time, its unit once if that is the same: ``3.0 of 5.0 s``."""
-    left, right = duration(part), duration(whole)
-    number, _, unit = left.partition(" ")
-    return f"{number} of {right}" if right.partition(" ")[2] == unit else f"{left} of {right}"
 
 
 def _unused(gpu: DeviceSummary, subject: str) -> str:
