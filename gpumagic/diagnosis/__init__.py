@@ -84,13 +84,20 @@ def diagnose(
         waterfall = next((w for w in waterfalls if gpu and w.device.id == gpu.device.id), None)
         case = Case(recording, summary, gpu, thresholds or Thresholds(), waterfall, streams)
         for finding in _of_case(case):
-            if all(known.rule != finding.rule for known in found):
+            if not any(_same(known, finding) for known in found):
                 found.append(finding)
     held = any(f.severity in ("failed", "limit", "waste") for f in found)
     if held:
         found = [f for f in found if f.severity != "well"]
     order = {rule.name: index for index, rule in enumerate(RULES)}
     return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), order[f.rule])))
+
+
+def _same(known: Finding, finding: Finding) -> bool:
+    """Tell whether a finding is known: of the host there is one, and "all is well" stands once."""
+    if known.rule != finding.rule:
+        return False
+    return known.device == finding.device or finding.severity == "well"
 
 
 def _judged(summary: Summary) -> list[DeviceSummary | None]:

@@ -243,9 +243,9 @@ def input_bound_no_workers(case: Case) -> Finding | None:
         cause = f"one core was full in this process ({busy:.2f}), outside of any model"
         share = 1 - (case.mean_in(_UTIL, slots) or 0.0)
     cause += _idle_cores(case)
-    most = max(1, int(case.cores or 1) - 1)
+    most = max(1, int(case.cores or 2) - 1)
     workers = min(most, max(2, math.ceil(share / max(0.02, 1 - share))))
-    if most < 2:
+    if case.cores is not None and case.cores < 2:
         advice = "Make the data once and keep it, or make it on the GPU: there is one core."
         tip = "make the data once, or on the GPU"
     else:

@@ -235,12 +235,12 @@ def staircase(case: Case) -> Finding | None:
         return None  # filling memory without work on it is loading
     rate = climb.gained / (climb.end - climb.start)
     figures = {"gained_bytes": climb.gained, "bytes_per_second": rate}
-    lead = f"Memory climbs: {_bytes(rate)} a second"
     step = _step_of(climb)
+    each = ""
     if step is not None:
-        lead = f"Memory climbs: {_bytes(step)} a step"
+        each = f"{_bytes(step)} a step, "
         figures["bytes_per_step"] = step
-    lead += f", {_bytes(climb.gained)} in {duration(climb.end - climb.start)}."
+    lead = f"Memory climbs: {each}{_bytes(rate)} a second."
     free = free_bytes(case)
     evidence, tip = "", ""
     if free is not None:

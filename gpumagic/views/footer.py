@@ -95,8 +95,10 @@ def _lowest_peak(figure: Figure) -> float:
 
 def words_of(profile: Profile, error: str | None = None) -> tuple[str, bool]:
     """Return a cell's one finding in short, or how it ended, and whether it gets the mark."""
-    if profile.findings:
-        first = profile.findings[0]
+    # A hint beside "all is well" has its place in the report.
+    first = next((f for f in profile.findings if f.severity != "hint"), None)
+    first = first or next(iter(profile.findings), None)
+    if first is not None:
         return clean(first.short or first.lead), first.severity != "well"
     if profile.exit == "error":
         return (f"failed: {clean(error)}" if error else "failed"), True

@@ -16,9 +16,7 @@ from .wording import clean
 if TYPE_CHECKING:
     from ..profiles import Profile
 
-__all__ = [
-    "THROTTLE_METRICS", "about", "bracket_of", "findings", "tells_of_throttling", "well",
-]
+__all__ = ["THROTTLE_METRICS", "about", "bracket_of", "findings", "well"]
 
 _GRAVE = frozenset({"failed", "limit", "waste"})
 THROTTLE_METRICS = frozenset({"gpu_clock_event_reasons_state", *LIMITED_SECONDS})
@@ -70,15 +68,6 @@ def _label_of(finding: Finding, profile: Profile) -> str:
     if len(gpus) < 2:
         return ""
     return next((clean(g.device.label) for g in gpus if g.device.id == finding.device), "")
-
-
-def tells_of_throttling(found: Sequence[Finding], device: Device) -> bool:
-    """Tell whether a finding says already that a GPU's clocks were held back."""
-    return any(
-        finding.rule.startswith("throttl") or not THROTTLE_METRICS.isdisjoint(finding.metrics)
-        for finding in found
-        if finding.severity != "well" and finding.device in ("", device.id)
-    )
 
 
 def about(found: Sequence[Finding], device: Device) -> frozenset[str]:

@@ -11,13 +11,14 @@ from .report_parts import Section
 from .report_rows import TOO_SHORT, scale_for, span_text
 from .wording import clean
 
-__all__ = ["fold_idle", "labels_of", "sampled", "state_of", "steady"]
+__all__ = ["did_work", "fold_idle", "labels_of", "sampled", "state_of", "steady"]
 
 _UTIL = "gpu_utilization_ratio"
 _USED = "gpu_memory_used_bytes"
 _ALLOCATED = "torch_allocated_bytes"
+_SM = "gpu_sm_active_ratio"
 _SAME_BYTES = 16 * MIB
-
+_LEAST_ACTIVE = 0.002
 
 
 def sampled(figure: Figure) -> list[float]:
@@ -32,6 +33,11 @@ def steady(figure: Figure, tolerance: float) -> bool:
     return not values or max(values) - min(values) <= tolerance
 
 
+def did_work(gpu: DeviceSummary) -> bool:
+    """Tell whether SMs were active, which GPU-Util, in whole percents, does not always show."""
+    return (gpu.figure(_SM).peak or 0.0) >= _LEAST_ACTIVE
+
+
 def state_of(gpu: DeviceSummary) -> str:
     """Say in a word what a GPU did that needs no rows, or nothing if it does."""
     util = gpu.figure(_UTIL)
@@ -40,7 +46,7 @@ def state_of(gpu: DeviceSummary) -> str:
     if not (steady(gpu.figure(_ALLOCATED), 0) and steady(gpu.figure(_USED), _SAME_BYTES)):
         return ""
     if util.peak == 0:
-        return "idle"
+        return "" if did_work(gpu) else "idle"
     return TOO_SHORT if util.peak is None and util.reason.startswith(TOO_SHORT) else ""
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..sample import Device
 from ..summary import DeviceSummary, Figure
 from ..units import duration, part_of, quantity
-from .report_findings import findings, tells_of_throttling, well
-from .report_idle import labels_of, sampled, state_of, steady
+from .report_findings import findings, well
+from .report_idle import did_work, labels_of, sampled, state_of, steady
 from .report_parts import Sentence
 from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
 from .strips import scale_of
@@ -23,16 +23,7 @@ __all__ = ["device_title", "verdict"]
 _UTIL = "gpu_utilization_ratio"
 _USED = "gpu_memory_used_bytes"
 _ALLOCATED = "torch_allocated_bytes"
-_WORTH_SAYING = 0.05
 _LONGEST_NAME = 40
-_HELD_BY = {
-    "power cap": "the power cap",
-    "hardware slowdown": "a hardware slowdown",
-    "sync boost": "sync boost",
-    "thermal (software)": "heat (software)",
-    "thermal (hardware)": "heat (hardware)",
-    "power brake": "the power brake",
-}
 
 
 def device_title(device: Device) -> str:
@@ -51,10 +42,6 @@ def verdict(profile: Profile, shown: Sequence[DeviceSummary]) -> tuple[Sentence,
     found = [*findings(profile, grave=True), *_ending(profile), *_did(profile, shown)]
     found += findings(profile, grave=False)
     found += _lost(profile.summary.gpus, profile.wall_s)
-    found += _held_back([
-        gpu for gpu in profile.summary.gpus
-        if not tells_of_throttling(profile.findings, gpu.device)
-    ], len(profile.summary.gpus))
     if profile.streams == "busy":
         found.append(Sentence(
             "Kernels were still running when the cell ended;",
@@ -118,7 +105,7 @@ def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
     util = gpu.figure(_UTIL)
     if util.mean is None:
         return _unknown(util, subject, wall)
-    if util.peak == 0:
+    if util.peak == 0 and not did_work(gpu):
         return _unused(gpu, subject)
     memory = _memory(gpu)
     if gpu.lost_s:
@@ -129,7 +116,7 @@ def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
 
 
 def _share(mean: float) -> str:
-    return "less than 1 %" if 0 < mean < 0.005 else quantity(mean, "ratio")
+    return "less than 1 %" if mean < 0.005 else quantity(mean, "ratio")
 
 
 def _unknown(util: Figure, subject: str, wall: str) -> str:
@@ -239,24 +226,3 @@ def _host(profile: Profile, wall: str) -> str:
         size = scale_for(rss.metric, [rss.peak])
         text += f", its process up to {size.number(rss.peak)} {size.unit} of RAM"
     return f"{text}; no GPU was measured."
-
-
-def _held_back(gpus: Sequence[DeviceSummary], count: int) -> list[Sentence]:
-    """Say where clocks were held back for at least a twentieth of the time, and by what."""
-    held = sorted(
-        ((gpu.throttling.ratio, gpu) for gpu in gpus if gpu.throttling.ratio is not None),
-        key=lambda item: -item[0],
-    )
-    held = [(ratio, gpu) for ratio, gpu in held if ratio >= _WORTH_SAYING]
-    if not held:
-        return []
-    ratio, gpu = held[0]
-    shares = gpu.throttling.by_reason
-    names = sorted((n for n in shares if shares[n] >= _WORTH_SAYING), key=lambda n: -shares[n])
-    by = " and ".join(_HELD_BY.get(name, name) for name in names[:2])
-    whose = "Clocks" if count == 1 else f"{clean(gpu.device.label)}'s clocks"
-    lead = f"{whose} were held back {quantity(ratio, 'ratio')} of the time"
-    rest = f" by {by}" if by else ""
-    if len(held) > 1:
-        rest += f"; those of {labels_of([gpu.device for _, gpu in held[1:]])} less"
-    return [Sentence(lead, f"{rest}.", finding=True)]

@@ -169,7 +169,7 @@ def test_short_cells_that_allocate(footers: Kept, monkeypatch: pytest.MonkeyPatc
     text = footers.run(0.01, 2)
     assert "10 ms" in text
     assert "peak 2.0 GiB" in text
-    assert "too short to say how busy" in text
+    assert text.endswith("too short to say")
     assert footers.run(0.01, 3) == ""
 
 

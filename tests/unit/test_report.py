@@ -155,7 +155,6 @@ CASES: dict[str, Callable[[], Profile]] = {
 TRAINING = """\
 train one epoch  [14]  12.4 s  ok                                              GPU 0 · H200 · cuda:0
 The GPU was busy 76 % of 12.4 s (GPU-Util); tensors took at most 58.8 of 139.8 GiB.
-! Clocks were held back 38 % of the time by the power cap.
 
                    start    mean    peak     end  limit
 GPU-Util                      76      99          100 %
@@ -345,12 +344,6 @@ def test_running_kernels_are_a_finding() -> None:
     assert "<code>--sync</code>" in training(streams="busy").to_html()
 
 
-def test_throttling_is_said_from_a_twentieth_on() -> None:
-    """Clocks held back are a sentence with the reason; a cell without them has none."""
-    assert "! Clocks were held back 38 % of the time by the power cap." in training().to_text()
-    assert "held back" not in idle_gpu().to_text()
-
-
 def test_a_peak_that_is_a_bound() -> None:
     """A peak that is only known within bounds is written with both, without a ring."""
     shown = training(old_peak=70)
@@ -488,15 +481,6 @@ def test_a_lone_backtick_stays_one() -> None:
     """A backtick in a name of the user's does not turn the rest of the sentence into code."""
     html = diagnosed(training(), starved(lead="`a", evidence="", advice="")).to_html()
     assert "<b>`a</b>" in html
-
-
-def test_throttling_is_said_once() -> None:
-    """Where a finding tells of throttling, the report's own sentence is silent, for that GPU."""
-    assert "Clocks were held back" not in diagnosed(training(), throttled()).to_text()
-    assert "Clocks were held back" in diagnosed(training(), starved()).to_text()
-    both = training([gpu(0), gpu(1)])
-    assert "GPU 0's clocks" in diagnosed(both, throttled("GPU-1")).to_text()
-    assert "GPU 0's clocks" not in diagnosed(both, throttled("GPU-0")).to_text()
 
 
 def test_what_is_well_is_no_warning() -> None:
