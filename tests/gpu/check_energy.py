@@ -26,7 +26,9 @@ from gpumagic.session import current
 POLICY_FIELDS = {"power cap": 74, "thermal": 75}
 """NVML's counters of nanoseconds in which a policy held the clocks back, by our reasons."""
 
-STALL_S = 3
+STALLS_S = (2, 4)
+POWER_RING_S = 2.4
+UTILIZATION_RING_S = 14.0
 
 
 class Counters:
@@ -140,14 +142,17 @@ def capped(load: Load, counters: Counters, seconds: float) -> list[Row]:
     return rows
 
 
-def stalled(load: Load, counters: Counters) -> list[Row]:
-    """Hold the GIL for some seconds while the GPU works; nothing may be missing from the record."""
+def stalled(load: Load, counters: Counters, stall_s: int) -> list[Row]:
+    """Hold the GIL for some seconds while the GPU works: what the driver kept fills the record.
+
+    Its ring of power holds 2.4 s and that of utilization 14 s; what is older is lost.
+    """
     with gpumagic.profile("stall") as handle:
         load.run(2.0)
         # The queue holds about a thousand launches; these outlast the stall.
-        load.queue(int((STALL_S + 1.5) / load.one_s))
+        load.queue(int((stall_s + 1.5) / load.one_s))
         first, begun = counters.joules(), current().clock()
-        ctypes.PyDLL(None).usleep(STALL_S * 1_000_000)
+        ctypes.PyDLL(None).usleep(stall_s * 1_000_000)
         ended, last = current().clock(), counters.joules()
         torch.cuda.synchronize()
         load.run(1.0)
@@ -156,18 +161,20 @@ def stalled(load: Load, counters: Counters) -> list[Row]:
     print(handle.result.to_text(), flush=True)
     recording, gpu = current().recording, handle.result.summary.gpus[0].device
     watts = (last - first) / (ended - begun)
-    rows = [near("stall: its length", ended - begun, STALL_S, 0.3, "s", "usleep with the GIL")]
-    for title, metric, low, high in (
-        ("power", "gpu_power_watts", 0.93 * watts, 1.07 * watts),
-        ("GPU-Util", "gpu_utilization_ratio", 0.97, 1.0),
+    name = f"stall of {stall_s} s"
+    rows = [near(f"{name}: its length", ended - begun, stall_s, 0.3, "s", "usleep with the GIL")]
+    for title, metric, low, high, kept_s in (
+        ("power", "gpu_power_watts", 0.93 * watts, 1.07 * watts, POWER_RING_S),
+        ("GPU-Util", "gpu_utilization_ratio", 0.97, 1.0, UTILIZATION_RING_S),
     ):
         series = recording.series(metric, gpu.id, begun - 0.5, ended + 0.5)
         hole = max((b - a for a, b in pairwise(series.times)), default=None)
-        rows.append(between(f"stall: longest hole in {title}", hole, 0.0, 0.3, "s",
+        lost = max(0.0, stall_s - kept_s)
+        rows.append(between(f"{name}: longest hole in {title}", hole, 0.0, lost + 0.3, "s",
                             f"{len(series)} values from 0.5 s before to 0.5 s after"))
         inside = [value for at, value in series if begun + 0.3 <= at <= ended - 0.1]
         mean = sum(inside) / len(inside) if inside else None
-        rows.append(between(f"stall: mean {title} in it", mean, low, high,
+        rows.append(between(f"{name}: mean {title} in it", mean, low, high,
                             "W" if title == "power" else "ratio",
                             f"{len(inside)} values; the counter says {watts:.0f} W"))
     return rows
@@ -186,7 +193,7 @@ def main() -> int:
         rows = [
             *alternating(load, counters, 60 * options.scale),
             *capped(load, counters, 20 * options.scale),
-            *stalled(load, counters),
+            *(row for stall_s in STALLS_S for row in stalled(load, counters, stall_s)),
         ]
     return report(
         rows, options.out / "energy.json",
