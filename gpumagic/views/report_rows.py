@@ -38,6 +38,12 @@ class _Entry:
     drawn: str = ""
 
     @property
+    def values(self) -> list[float]:
+        """The figures that are shown."""
+        figures = (getattr(self.figure, column) for column in self.columns.split())
+        return [value for value in figures if value is not None]
+
+    @property
     def too_short(self) -> bool:
         """Whether the row would say little more than that: it has neither mean nor peak."""
         return (
@@ -208,8 +214,9 @@ def _strip(entries: Sequence[_Entry], row: Row | None, about: frozenset[str]) ->
     reason = _brief(entries)
     lines: list[ReportLine] = []
     shared = ""
+    together = [value for entry in entries for value in entry.values]
     for entry in entries:
-        line, unit = _line(entry, None if reason else row)
+        line, unit = _line(entry, _scale(entry, together), None if reason else row)
         line = replace(line, strong=entry.figure.metric in about)
         if not lines:
             shared = unit if line.limit.partition(" ")[2].startswith(unit) else ""
@@ -231,10 +238,16 @@ def _brief(entries: Sequence[_Entry]) -> str:
     return "too short to draw" if whole else TOO_SHORT
 
 
-def _line(entry: _Entry, row: Row | None) -> tuple[ReportLine, str]:
+def _scale(entry: _Entry, together: Sequence[float]) -> Scale:
+    """Return the unit that the rows of a strip share, or a smaller one for a row far below."""
+    shared = scale_for(entry.figure.metric, together)
+    largest = max(entry.values, default=0.0)
+    return shared if float(shared.number(largest)) else scale_for(entry.figure.metric, [largest])
+
+
+def _line(entry: _Entry, scale: Scale, row: Row | None) -> tuple[ReportLine, str]:
     """Write one row; return it with the unit of its figures."""
     figure, wanted = entry.figure, entry.columns.split()
-    scale = scale_for(figure.metric, [getattr(figure, column) for column in wanted])
     start, mean, peak, end = (
         _number(figure, column, scale) if column in wanted else "" for column in COLUMNS
     )

@@ -12,7 +12,8 @@ import pytest
 import report_examples as examples
 from gpumagic.profiles import Profile
 from gpumagic.sample import HOST, Gap
-from gpumagic.summary import Energy, Throttling
+from gpumagic.summary import Energy, Figure, Throttling
+from gpumagic.units import MIB
 from gpumagic.views.report_model import build_report
 from gpumagic.views.report_rows import scale_for
 from gpumagic.views.spark import bars, bracket_text
@@ -752,3 +753,31 @@ def test_without_styles_the_html_reads_in_order() -> None:
     ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
+
+
+def test_rows_of_a_strip_share_their_unit() -> None:
+    """RAM figures that stand together are in one unit, and one far below keeps its own."""
+    def ram(rss: float) -> list[str]:
+        made = training()
+        assert made.summary.host is not None
+        host = made.summary.host
+        figures = {
+            **host.figures,
+            "container_memory_used_bytes": Figure(
+                "container_memory_used_bytes", 850 * MIB, 850 * MIB, 859 * MIB, 850 * MIB, 9
+            ),
+            "process_rss_bytes": Figure("process_rss_bytes", rss, rss, rss, rss, 9),
+        }
+        summary = replace(
+            made.summary, devices=(*made.summary.gpus, replace(host, figures=figures))
+        )
+        text = replace(made, summary=summary).to_text()
+        return [line.strip() for line in text.splitlines() if line.startswith(("RAM", "this pro"))]
+
+    container, process = ram(2.0 * GIB)
+    assert container.split()[-4:-2] == ["0.8", "0.8"]
+    assert process.split()[-2:] == ["2.0", "2.0"]
+    container, process = ram(20.0 * MIB)
+    assert "0.8" in container
+    assert "MiB" in process
+    assert process.split()[-1] == "20.0"
