@@ -23,6 +23,7 @@ NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "resource_baseline": {"GPUMAGIC_NOTEBOOK_N": "400"},
+    "slow_training": {"GPUMAGIC_NOTEBOOK_SECONDS": "1"},
 }
 """What makes a notebook small enough for a test, by its name."""
 
