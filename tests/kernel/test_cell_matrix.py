@@ -452,4 +452,6 @@ def test_nothing_is_kept_alive(shell: InteractiveShell) -> None:
     """After the cell, the magic holds no exception, frame or object of it."""
     run_plain(shell, "%%gpuprofile\n1 / 0")
     magic = cell_probe.magics[id(shell)]
-    assert vars(magic._state) == {"cells": [], "measurement": None, "expanded": False}
+    assert vars(magic._state) == {
+        "cells": [], "measurement": None, "watch": None, "expanded": False
+    }

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from traitlets import TraitError
 
 import gpumagic
 from fakes import GIB, GPU, HOST_DEVICE, OTHER_GPU, START, FakeSource, fill, recording_of, ticks
@@ -337,3 +338,22 @@ def test_a_device_label_is_short() -> None:
     assert GPU.torch_label == "cuda:0"
     assert replace(GPU, torch_assumed=True).torch_label == "cuda:0 (assumed)"
     assert replace(GPU, torch_index=None).torch_label == ""
+
+
+def test_thresholds_of_the_settings_reach_the_findings(made: Session) -> None:
+    """A threshold that is set decides whether a finding is reported; a wrong one is refused."""
+    def rules() -> list[str]:
+        with gpumagic.profile() as p:
+            pass
+        assert p.result is not None
+        return [finding.rule for finding in p.result.findings]
+
+    host = replace(HOST_DEVICE, constants={"host_memory_limit_bytes": 10.0})
+    values = {"host_memory_used_bytes": 5.0}
+    made._make = lambda names: [FakeSource("host", devices=[host], values=values)]
+    assert rules() == []
+    made.settings.thresholds = {"host_memory_ratio": 0.4}
+    assert rules() == ["host-memory"]
+    with pytest.raises(TraitError, match="no threshold is called 'x'"):
+        made.settings.thresholds = {"x": 1}
+    assert made.settings.thresholds == {"host_memory_ratio": 0.4}
