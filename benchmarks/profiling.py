@@ -5,7 +5,9 @@ where torch has one, else on the CPU. pytorch_memlab and jumper-extension take p
 can be imported; what could not be measured is null, with its reason under ``absent``.
 
 * *loops*: steps per second of the same loop, as a ratio of the plain loop's. Every block stands
-  between two plain ones and is divided by their mean; the order turns from round to round.
+  between two plain ones and is divided by their mean; the order turns from round to round. A
+  block is left out (``left_out``) where its two plain ones differ by over 10 %: then something
+  else ran on the machine.
   ``plain_again`` is the plain loop in place of an option: its spread is the noise of the run.
   The clock runs inside the measurement and ends with a synchronise. *launch* is a small MLP whose
   steps the CPU limits, *busy* a large one. In *launch* gpumagic's blocks last over a second, so
@@ -52,6 +54,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 MIB = 1 << 20
 PLAIN = "plain_again"
+STEADY = 0.1
 NO_CUDA = "torch has no CUDA here"
 said = io.StringIO()
 
@@ -62,8 +65,9 @@ Job = Callable[[], None]
 class Option:
     """A way to measure: ``begin`` gives a state to ``end``, ``show`` and ``note``.
 
-    ``show`` renders the report, before the end with ``show_first``. ``extension`` is loaded around it, outside all times. ``in_cell`` runs the work as a cell of
-    a shell. ``long`` asks for blocks of over a second.
+    ``show`` renders the report, before the end with ``show_first``. ``extension`` is loaded
+    around it, outside all times. ``in_cell`` runs the work as a cell of a shell. ``long`` asks
+    for blocks of over a second.
     """
 
     name: str
@@ -367,7 +371,8 @@ class Loop:
             steps = max(3, int(self.paces[option.name] * block_s))
             ran = self.bench.block(option, self.step, steps, show=not self.ran[option.name])
             after = self._plain()
-            self.ratios[option.name].append(2 * ran.rate / (before + after))
+            if abs(before - after) <= STEADY * (before + after) / 2:
+                self.ratios[option.name].append(2 * ran.rate / (before + after))
             self.ran[option.name].append(ran)
             before = after
         self.options = self.options[1:] + self.options[:1]
@@ -378,7 +383,8 @@ class Loop:
         for name, ratios in self.ratios.items():
             ran = self.ran[name]
             found["ratio_of_plain"][name] = {
-                **spread(ratios), "pairs": len(ratios),
+                **(spread(ratios) if len(ratios) > 1 else {}),
+                "pairs": len(ratios), "left_out": len(ran) - len(ratios),
                 "begin_ms": statistics.median(one.begin_ms for one in ran),
                 "end_ms": statistics.median(one.end_ms for one in ran),
                 "around_ms": statistics.median(one.around_ms for one in ran),
@@ -439,6 +445,7 @@ def version(name: str) -> str | None:
 def main() -> None:
     """Run the comparison and print it."""
     begun = time.perf_counter()
+    load = os.getloadavg()[0]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -446,10 +453,12 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=98.0, help="seconds; fewer rounds if needed")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if not CUDA:
+    if CUDA:
+        torch.cuda.init()
+    else:
         torch.set_num_threads(1)  # leaves a core to what measures
     folder = tempfile.TemporaryDirectory()
-    os.environ["IPYTHONDIR"] = folder.name
+    os.environ |= {"IPYTHONDIR": folder.name, "JUMPER_LOG_DIR": folder.name}
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
@@ -500,6 +509,7 @@ def main() -> None:
             for loop in result["loops"].values():
                 loop["ratio_of_plain"][name] = None
             result["ends"][name] = None
+    result["machine"]["load_before_and_after"] = [load, os.getloadavg()[0]]
     result["seconds"] = time.perf_counter() - begun
     print(json.dumps(result, indent=1))
     if options.out:

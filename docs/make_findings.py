@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gpumagic.diagnosis import RULES, Thresholds
+from gpumagic.units import quantity
 
 HEAD = """# What a report can find
 
@@ -43,6 +44,13 @@ def _docs() -> dict[str, str]:
     return found
 
 
+def _value(name: str, value: object) -> str:
+    assert isinstance(value, float)
+    if name.endswith("_bytes"):
+        return f"{value:.0f} ({quantity(value, 'bytes')})"
+    return f"{value:.0e}".replace("+0", "") if value >= 1e6 else f"{value:g}"
+
+
 def page() -> str:
     """Return the page's text."""
     rules = [
@@ -52,7 +60,7 @@ def page() -> str:
     ]
     docs = _docs()
     limits = [
-        f"| `{field.name}` | {field.default:,g} | {docs[field.name]} |\n"
+        f"| `{field.name}` | {_value(field.name, field.default)} | {docs[field.name]} |\n"
         for field in fields(Thresholds)
     ]
     return HEAD + "".join(rules) + THRESHOLDS + "".join(limits)

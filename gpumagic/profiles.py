@@ -150,8 +150,8 @@ def _device_dict(summary: DeviceSummary, waterfall: Waterfall | None) -> dict[st
     if device.kind == "gpu":
         energy: dict[str, Any] = {
             key: value
-            for key in ("joules", "bound_joules", "mean_watts")
-            if (value := getattr(summary.energy, key)) is not None
+            for key in ("joules", "bound_joules", "mean_watts", "method")
+            if (value := getattr(summary.energy, key)) not in (None, "")
         }
         if summary.energy.reason:
             energy["reason"] = summary.energy.reason
@@ -160,6 +160,9 @@ def _device_dict(summary: DeviceSummary, waterfall: Waterfall | None) -> dict[st
         if summary.throttling.ratio is not None:
             throttled["ratio"] = summary.throttling.ratio
             throttled["by_reason"] = dict(summary.throttling.by_reason)
+            throttled["method"] = summary.throttling.method
+            throttled["seconds"] = dict(summary.throttling.seconds)
+            throttled["sampled"] = list(summary.throttling.sampled)
         if summary.throttling.reason:
             throttled["reason"] = summary.throttling.reason
         found["throttled"] = throttled

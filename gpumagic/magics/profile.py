@@ -55,7 +55,7 @@ def _parser(prog: str) -> MagicParser:
     )
     parser.add_argument(
         "--peak", choices=("auto", "exact"), default="auto",
-        help="exact: keep the history of torch's allocator while the cell runs (about 3 %% of a"
+        help="exact: keep the history of torch's allocator while the cell runs (under 10 %% of a"
         " launch-bound cell's time; 150 bytes an event, of 200,000 at most), for the exact peak"
         " of its memory",
     )

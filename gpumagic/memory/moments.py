@@ -67,18 +67,21 @@ class MomentReadings:
         highest = None
         if inside:
             most = max(value for _, value in inside)
-            ties = [t for t, value in inside if value == most][:_MOST_TIES]
-            # Torch's reading next to the first of them can still be of the time before.
-            highest = max(ties, key=lambda t: (self._reserved(t), -t))
+            ties = [t for t, value in inside if value == most]
+            # Device use stands still while tensors come and go in torch's cache, and torch's
+            # reading next to the first of them can still be of the time before.
+            ties = ties[:: 1 + len(ties) // _MOST_TIES]
+            highest = max(ties, key=lambda t: (*self._held(t), -t))
         return {
             "before": before[0] if before else None,
             "highest": highest,
             "after": after[0] if after else None,
         }
 
-    def _reserved(self, time: float) -> float:
+    def _held(self, time: float) -> tuple[float, float]:
+        """Return torch's reserved and allocated bytes near a time, 0 where they are not known."""
         torch = self.torch(time)
-        return torch.reserved if torch is not None else 0.0
+        return (torch.reserved, torch.allocated) if torch is not None else (0.0, 0.0)
 
     def _all(self, metric: str) -> Series:
         """Return a metric's readings from somewhat before the span to somewhat after it."""
