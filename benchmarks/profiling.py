@@ -7,12 +7,12 @@ can be imported; what could not be measured is null, with its reason under ``abs
 * *loops*: steps per second of the same loop, as a ratio of the plain loop's. Every block stands
   between two plain ones and is divided by their mean; the order turns from round to round. A
   block is left out (``left_out``) where its two plain ones differ by over 10 %: then something
-  else ran on the machine.
-  ``plain_again`` is the plain loop in place of an option: its spread is the noise of the run.
-  The clock runs inside the measurement and ends with a synchronise. *launch* is a small MLP whose
-  steps the CPU limits, *busy* a large one. In *launch* gpumagic's blocks last over a second, so
-  that its sources of 1 Hz take part; ``begin_ms`` and ``end_ms`` are what came before and after,
-  ``around_ms`` what the shell and hooks took around the cell in which the work ran.
+  else ran on the machine. ``plain_again`` is the plain loop in place of an option: its spread is
+  the noise of the run. The clock runs inside the measurement and ends with a synchronise.
+  *launch* is a small MLP whose steps the CPU limits, *busy* a large one. In *launch* gpumagic's
+  blocks last over a second, so that its sources of 1 Hz take part. ``begin_ms`` and ``end_ms``
+  are what came before and after, ``around_ms`` what the shell and its hooks took around the cell
+  in which the work ran.
 * *ends*: the begin and the end of a measurement of nothing, and showing its report. A lease that
   is held already (a watch, footers) keeps the sampler running: ``profile_while_watching``.
 * *cells*: what a cell of ``pass`` takes more under what is on from cell to cell.
@@ -169,11 +169,11 @@ def make_options(shell: Any, absent: dict[str, str], counters: dict[str, Any]) -
         else:
             absent["memlab_lines"] = f"needs CUDA; it says: {answer.getvalue().strip()!r}"
     except ImportError as error:
-        absent["memlab_lines"] = f"cannot be imported: {error}"
+        absent["memlab_lines"] = f"{error.name} cannot be imported"
     try:
         found.append(jumper(shell))
     except ImportError as error:
-        absent["jumper"] = f"cannot be imported: {error}"
+        absent["jumper"] = f"{error.name} cannot be imported"
     return found
 
 
@@ -302,7 +302,7 @@ class Bench:
 # -- the user's counters ----------------------------------------------------------------------
 
 
-def counted(work: Job) -> dict[str, int]:
+def counted(work: Callable[[], object]) -> dict[str, int]:
     """Give the counters a history of the user's own, do the work, and read them."""
     gc.collect()
     torch.cuda.empty_cache()
@@ -463,7 +463,9 @@ def main() -> None:
     from traitlets.config import Config
 
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    bench, absent, counters = Bench(shell), {}, {}
+    bench = Bench(shell)
+    absent: dict[str, str] = {}
+    counters: dict[str, Any] = {}
     chosen = make_options(shell, absent, counters)
     small = make_job(64, 4, 32, torch.float32)
     shape = (4096, 4, 8192, torch.bfloat16) if CUDA else (512, 4, 256, torch.float32)
