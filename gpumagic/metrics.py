@@ -450,9 +450,10 @@ CELL_PLACES: Mapping[int, str] = MappingProxyType(
         2: "loading data in this process",
         3: "waiting for the GPU",
         4: "in a model or an optimizer",
+        5: "compiling a model",
     }
 )
-"""The values of ``cell_place_state``; the first that applies of 1, 2, 3, 4."""
+"""The values of ``cell_place_state``; the first that applies of 1, 2, 3, 5, 4."""
 
 LIMITED_SECONDS: Mapping[str, str] = MappingProxyType(
     {

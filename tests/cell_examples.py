@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fakes import GIB, GPU, HOST_DEVICE, START, fill, recording_of, ticks
 from gpumagic.diagnosis import Finding, Thresholds, diagnose
 from gpumagic.recording import Recording
-from gpumagic.sample import Span
+from gpumagic.sample import Span, SpanStatus
 from gpumagic.summary import Summary, summarise
 from gpumagic.waterfall import MemoryState, Part, Waterfall
 
@@ -41,6 +41,8 @@ NAMES: Mapping[str, tuple[str, str]] = {
     "cpu": ("host", "process_cpu_ratio"),
     "main": ("host", "main_thread_cpu_ratio"),
     "children": ("host", "children_cpu_ratio"),
+    "child_count": ("host", "children_count"),
+    "machine": ("host", "host_cpu_ratio"),
     "workers": ("host", "workers_count"),
     "workers_cpu": ("host", "workers_cpu_ratio"),
     "ram": ("host", "container_memory_used_bytes"),
@@ -98,6 +100,7 @@ def cell(
     cores: float = 8.0,
     gpu: bool = True,
     absent: Mapping[str, str] | None = None,
+    status: SpanStatus = "ok",
     **figures: Value,
 ) -> Cell:
     """Make a cell of some seconds; readings go on for a second on both sides of it."""
@@ -124,7 +127,7 @@ def cell(
         owner = host if source in ("host", "cell") else device
         period = PERIODS[source]
         fill(recording, ticks(START - 1, START + seconds + 1, period), owner, source, **values)
-    span = Span(1, START, START + seconds, number=1, status="ok")
+    span = Span(1, START, START + seconds, number=1, status=status)
     return Cell(recording, summarise(recording, span), (waterfall,) if waterfall else ())
 
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from ..figures import DeviceSummary, Summary
 from ..recording import Recording
 from ..waterfall import Waterfall
-from . import feeding, limits, memory, outcome
+from . import climbing, data, filling, launching, limits, memory, outcome
 from .case import Case
-from .finding import SEVERITIES, Finding, Severity
+from .finding import GRAVE, SEVERITIES, Finding, Severity
 from .rule import Rule
 from .thresholds import Thresholds, parse_thresholds
 
 __all__ = [
+    "GRAVE",
     "RULES",
     "SEVERITIES",
     "Case",
@@ -35,13 +36,14 @@ RULES: tuple[Rule, ...] = (
         "out-of-memory", memory.out_of_memory,
         frozenset({"allocator-retries", "near-full", "staircase", "cache", "fragmentation"}),
     ),
-    Rule("input-bound-workers", feeding.input_bound_workers),
-    Rule("input-bound-storage", feeding.input_bound_storage),
-    Rule("input-bound-no-workers", feeding.input_bound_no_workers),
-    Rule("copies", feeding.copies_alone),
-    Rule("launch-bound", feeding.launch_bound),
-    Rule("under-filled", feeding.under_filled),
-    Rule("staircase", memory.staircase, frozenset({"cache"})),
+    Rule("input-bound-workers", data.input_bound_workers),
+    Rule("input-bound-storage", data.input_bound_storage),
+    Rule("input-bound-no-workers", data.input_bound_no_workers),
+    Rule("copies", filling.copies_alone),
+    Rule("launch-bound", launching.launch_bound),
+    Rule("host-bound", launching.host_bound),
+    Rule("under-filled", filling.under_filled),
+    Rule("staircase", climbing.staircase, frozenset({"cache"})),
     Rule("allocator-retries", memory.allocator_retries, frozenset({"near-full", "cache"})),
     Rule("near-full", memory.near_full, frozenset({"cache"})),
     Rule("fragmentation", memory.fragmentation, frozenset({"cache"})),
@@ -51,15 +53,16 @@ RULES: tuple[Rule, ...] = (
     Rule("throttled", limits.throttled, frozenset({"hot"})),
     Rule("hot", limits.hot),
     Rule("cache", memory.cache_no_leak),
+    Rule("compiling", launching.compiling),
     Rule("healthy", outcome.healthy),
     Rule("too-short", outcome.too_short),
 )
-"""All rules; of two that explain the same stretch, the first one speaks."""
+"""All rules; of two causes for the same stretch, the one with the longer stretch speaks."""
 
 _CAUSES = frozenset(
     {
         "input-bound-workers", "input-bound-storage", "input-bound-no-workers", "copies",
-        "launch-bound", "under-filled",
+        "launch-bound", "host-bound", "under-filled",
     }
 )
 _SAME_STRETCH = 0.3
@@ -80,57 +83,69 @@ def diagnose(
     nothing was held back.
     """
     found: list[Finding] = []
-    for gpu in _judged(summary):
+    judged = _judged(summary)
+    for gpu in judged:
         waterfall = next((w for w in waterfalls if gpu and w.device.id == gpu.device.id), None)
         case = Case(recording, summary, gpu, thresholds or Thresholds(), waterfall, streams)
         for finding in _of_case(case):
-            if not any(_same(known, finding) for known in found):
+            if not any(k.rule == finding.rule and k.device == finding.device for k in found):
                 found.append(finding)
-    held = any(f.severity in ("failed", "limit", "waste") for f in found)
-    if held:
-        found = [f for f in found if f.severity != "well"]
+    found = _well_together(found, len(judged))
     order = {rule.name: index for index, rule in enumerate(RULES)}
     return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), order[f.rule])))
 
 
-def _same(known: Finding, finding: Finding) -> bool:
-    """Tell whether a finding is known: of the host there is one, and "all is well" stands once."""
-    if known.rule != finding.rule:
-        return False
-    return known.device == finding.device or finding.severity == "well"
+def _well_together(found: Sequence[Finding], judged: int) -> list[Finding]:
+    """Let "all is well" stand only where it holds for all that was judged, and once."""
+    well = [f for f in found if f.severity == "well"]
+    rest = [f for f in found if f.severity != "well"]
+    if len(well) < judged or any(f.severity in GRAVE for f in rest):
+        return rest
+    return [*rest, outcome.together(well)]
 
 
 def _judged(summary: Summary) -> list[DeviceSummary | None]:
-    """List the GPUs to judge, the busiest first; ``None`` for a span without GPUs."""
-    used = [
+    """List the GPUs to judge, the busiest first; ``None`` for a span without GPUs.
+
+    Those on which this process had tensors; where it had none that is known of, those on which
+    anything ran.
+    """
+    own = [gpu for gpu in summary.gpus if gpu.figure("torch_allocated_bytes").peak]
+    used = own or [
         gpu for gpu in summary.gpus
         if gpu.figure("gpu_utilization_ratio").peak != 0
-        or gpu.figure("torch_allocated_bytes").measured
+        or gpu.figure("gpu_sm_active_ratio").peak
     ]
     used.sort(key=lambda gpu: -(gpu.figure("gpu_utilization_ratio").mean or 0.0))
-    return list(used) or [None]
+    return [*used] or [None]
 
 
 def _of_case(case: Case) -> list[Finding]:
     found = [(rule, finding) for rule in RULES if (finding := rule.check(case)) is not None]
     hidden = {name for rule, _ in found for name in rule.hides}
+    causes = _apart([f for rule, f in found if rule.name in _CAUSES])
+    return [
+        f for rule, f in found
+        if rule.name not in hidden and (rule.name not in _CAUSES or f in causes)
+    ]
+
+
+def _apart(causes: Sequence[Finding]) -> list[Finding]:
+    """Keep those causes that explain stretches of their own, the longer ones first."""
     kept: list[Finding] = []
-    for rule, finding in found:
-        if rule.name in hidden or _explained(finding, kept):
-            continue
-        kept.append(finding)
+    for finding in sorted(causes, key=lambda f: -_length(f.stretches)):
+        explained = sum(_shared(finding.stretches, other.stretches) for other in kept)
+        if explained <= _SAME_STRETCH * _length(finding.stretches):
+            kept.append(finding)
     return kept
 
 
-def _explained(finding: Finding, kept: Sequence[Finding]) -> bool:
-    """Tell whether an earlier cause explains a good part of the stretch of this one."""
-    if finding.rule not in _CAUSES:
-        return False
-    long = sum(end - start for start, end in finding.stretches)
-    shared = sum(
+def _length(stretches: Sequence[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in stretches)
+
+
+def _shared(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:
+    return sum(
         max(0.0, min(end, last) - max(start, first))
-        for other in kept if other.rule in _CAUSES
-        for start, end in finding.stretches
-        for first, last in other.stretches
+        for start, end in ones for first, last in others
     )
-    return long > 0 and shared > _SAME_STRETCH * long

@@ -18,12 +18,13 @@ from ..sample import HOST, Span
 from ..waterfall import Waterfall
 from .thresholds import Thresholds
 
-__all__ = ["Case", "Value", "mean_of"]
+__all__ = ["Case", "Value", "at_least", "at_most", "mean_of"]
 
 Value = float | None
 
 _SLOT_S = 0.5
 _MOST_SLOTS = 240
+_NEAR_S = 1.5
 _ABSENT = Figure("", reason="no GPU")
 
 
@@ -31,6 +32,16 @@ def mean_of(values: Iterable[Value]) -> Value:
     """Return the mean of the values that are there, or ``None``."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def at_most(value: Value, limit: float) -> bool:
+    """Tell whether a value is there and not above a limit."""
+    return value is not None and value <= limit
+
+
+def at_least(value: Value, limit: float) -> bool:
+    """Tell whether a value is there and not below a limit."""
+    return value is not None and value >= limit
 
 
 @dataclass(frozen=True)
@@ -144,6 +155,17 @@ class Case:
             if not inside:
                 inside = [v for _, t, v in points if t - row.reach_s <= start and t >= end][:1]
             found.append(sum(inside) / len(inside) if inside else None)
+        return found
+
+    def near(self, metric: str) -> list[Value]:
+        """Return for each slot the reading of a state that is nearest to its middle."""
+        points = self.readings(metric)
+        found: list[Value] = []
+        for start, end in self.slots:
+            middle = (start + end) / 2
+            point = min(points, key=lambda p: abs(p[0] - middle), default=None)
+            there = point is not None and abs(point[0] - middle) <= _NEAR_S
+            found.append(point[1] if point is not None and there else None)
         return found
 
     def throughout(self, metric: str) -> list[Value]:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["SEVERITIES", "Finding", "Severity"]
+__all__ = ["GRAVE", "SEVERITIES", "Finding", "Severity"]
 
 Severity = Literal["failed", "limit", "waste", "hint", "well"]
 
 SEVERITIES: tuple[Severity, ...] = ("failed", "limit", "waste", "hint", "well")
 """From the gravest down: the cell failed or is about to; something held it back; it left much
 of the GPU unused; a figure misleads or could be better; all is well or cannot be told."""
+
+GRAVE: frozenset[Severity] = frozenset({"failed", "limit", "waste"})
+"""The severities beside which all is not well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from ..metrics import METRICS
+from ..metrics import METRICS, throttle_names
 from ..sample import HOST
 from ..units import duration, quantity
 from .case import Case, Value, mean_of
 from .finding import Finding, Severity
+from .signals import OTHERS_LOAD, UTIL, inside, own_gpus
 
 __all__ = ["host_limit", "host_memory", "hot", "other_process", "throttled"]
 
 _OTHERS = "gpu_other_processes_memory_bytes"
-_OTHERS_LOAD = "gpu_other_processes_utilization_ratio"
 _CLOCK = "gpu_sm_clock_hertz"
 _TEMPERATURE = "gpu_temperature_celsius"
 _LOAD_RATIO = 0.05
 _LEAST_LOSS = 0.01
+_LEAST_UTIL = 0.02
 _IN_WORDS = {
     "power cap": "The power cap",
     "hardware slowdown": "A hardware slowdown",
@@ -33,23 +34,27 @@ def other_process(case: Case) -> Finding | None:
     if held is None or held < case.thresholds.other_process_bytes:
         return None
     figures = {_OTHERS: held}
-    load = case.mean(_OTHERS_LOAD)
+    load = case.mean(OTHERS_LOAD)
     severity: Severity = "hint"
-    name = "the GPU" if case.subject == "The GPU" else case.subject
-    lead = f"Other processes hold {quantity(held, 'bytes')} of {name}'s memory"
+    children = bool(case.figure("children_count").peak)
+    lead = f"Other processes hold {quantity(held, 'bytes')} of {inside(case)}'s memory"
     evidence = "What they do counts in GPU-Util, power and energy here"
     if load is not None:
-        figures[_OTHERS_LOAD] = load
+        figures[OTHERS_LOAD] = load
         if load >= _LOAD_RATIO:
-            severity = "limit"
             lead += f" and ran kernels {quantity(load, 'ratio')} of the time"
-            evidence = "The figures of this cell contain their load, and it had to share the GPU"
+            evidence = "The figures of this cell contain their load"
+            if own_gpus(case) or case.figure("gpu_process_memory_bytes").peak:
+                severity = "limit"
+                evidence += ", and it had to share the GPU"
         else:
             evidence = "They ran next to nothing in this cell"
+    if children:
+        evidence += "; children of this process are among them, if they use the GPU"
     return Finding(
         "other-process", severity, f"{lead}.", f"{evidence}.",
         "`nvidia-smi` lists them; take another GPU with `CUDA_VISIBLE_DEVICES`, or end them."
-        if severity == "limit" else "",
+        if severity == "limit" and not children else "",
         f"others hold {quantity(held, 'bytes')}", case.device,
         metrics=("gpu_memory_used_bytes",), figures=figures,
     )
@@ -72,13 +77,13 @@ def throttled(case: Case) -> Finding | None:
     lead = f"{_IN_WORDS.get(reason, reason)} held {whose} back"
     lead += f" {quantity(share, 'ratio')} of the time."
     only_power = told == ["power cap"]
-    clock, most = case.mean(_CLOCK), case.constant("gpu_sm_clock_max_hertz")
+    clock, most = _clock_held(case), case.constant("gpu_sm_clock_max_hertz")
     evidence = ""
     if clock is not None and most is not None:
         if only_power and clock > (1 - _LEAST_LOSS) * most:
             return None  # nothing was lost by it
         evidence = (
-            f"The SM clock was {quantity(clock, 'hertz')} on average,"
+            f"The SM clock was {quantity(clock, 'hertz')} then,"
             f" {quantity(1 - clock / most, 'ratio')} below its highest"
         )
     evidence += _limit_text(case, reason, evidence)
@@ -97,6 +102,13 @@ def throttled(case: Case) -> Finding | None:
         metrics=("gpu_power_watts",) if reason == "power cap" else (_TEMPERATURE,),
         figures={"throttled_ratio": share, **({_CLOCK: clock} if clock is not None else {})},
     )
+
+
+def _clock_held(case: Case) -> Value:
+    """Return the mean SM clock of the readings that show that it was held back, or of all."""
+    bits = dict(case.readings("gpu_clock_event_reasons_state"))
+    held = [v for time, v in case.readings(_CLOCK) if throttle_names(bits.get(time, 0.0))]
+    return mean_of(held) if held else case.mean(_CLOCK)
 
 
 def _limit_text(case: Case, reason: str, before: str) -> str:
@@ -155,10 +167,10 @@ def host_limit(case: Case) -> Finding | None:
     busy = _busy_cores(case)
     if cores is None or busy is None or cores < 2 or busy < limits.host_full_ratio * cores:
         return None
-    if case.wall_s < limits.shortest_s or (mean_of([case.mean("gpu_utilization_ratio")]) or 0) > (
-        limits.idle_util_ratio
-    ):
-        return None  # a busy GPU lacks nothing
+    # A busy GPU lacks nothing, and a cell that leaves it alone is the processor's.
+    util = case.mean(UTIL) or 0.0
+    if case.wall_s < limits.shortest_s or not _LEAST_UTIL <= util <= limits.idle_util_ratio:
+        return None
     return Finding(
         "host-limit", "limit",
         f"All {cores:g} cores that this kernel may use were busy ({busy:.1f}).",

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
-from operator import itemgetter
-from statistics import median
-
-from ..units import MIB, duration, quantity
+from ..units import MIB, quantity
 from .case import Case, Value
 from .finding import Finding
 
@@ -20,7 +14,6 @@ __all__ = [
     "near_full",
     "need_bytes",
     "out_of_memory",
-    "staircase",
 ]
 
 _ALLOCATED = "torch_allocated_bytes"
@@ -30,12 +23,7 @@ _USED = "gpu_memory_used_bytes"
 _OTHERS = "gpu_other_processes_memory_bytes"
 _EXPANDABLE = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
-_SMALLEST_CLIMB = 256 * MIB
-_FLOOR_READINGS = 10
-_FEWEST_READINGS = 30
-_WARM_UP = 0.25
-_LARGEST_JUMP = 0.4
-_FEWEST_JUMPS = 5
+_MUCH = 0.1
 
 
 def _bytes(value: float) -> str:
@@ -96,21 +84,33 @@ def _who(case: Case) -> str:
 # -- running out ----------------------------------------------------------------------------
 
 
+def _others(case: Case) -> tuple[str, str] | None:
+    """Return the advice, and it in short, where other processes hold a tenth of the device."""
+    total, held = case.total_bytes, case.figure(_OTHERS).peak
+    if total is None or held is None or held < _MUCH * total:
+        return None
+    advice = f"Other processes hold {_bytes(held)}: end them, or take another GPU."
+    if case.figure("children_count").peak:
+        advice = f"Other processes, perhaps children of this one, hold {_bytes(held)}."
+    return advice, f"others hold {_bytes(held)}"
+
+
 def out_of_memory(case: Case) -> Finding | None:
     """An allocation failed in the cell."""
     count = case.grown("torch_ooms_count")
     if not count:
         return None
     failed = "an allocation" if count == 1 else f"{count:.0f} allocations"
+    ended = case.span.status == "error"
+    went_on = "" if ended else ", and the cell went on"
     who = _who(case)
     peak, total = case.figure(_ALLOCATED).peak, case.total_bytes
     evidence = f"At the highest reading: {who}." if who else ""
     if peak is not None and total is not None:
         evidence += f" Tensors reached {_of(peak, total)}."
-    others = case.figure(_OTHERS).peak or 0.0
-    if total is not None and others >= 0.1 * total:
-        advice = f"Other processes hold {_bytes(others)}: end them, or take another GPU."
-        tip = f"others hold {_bytes(others)}"
+    others = _others(case)
+    if others:
+        advice, tip = others
     elif total is not None and _unusable(case) >= 0.1 * total:
         advice = f"{_bytes(_unusable(case))} lie in pieces: set {_EXPANDABLE} before CUDA starts."
         tip = "fragmented: `expandable_segments:True`"
@@ -121,7 +121,8 @@ def out_of_memory(case: Case) -> Finding | None:
         )
         tip = "smaller batch or checkpointing"
     return Finding(
-        "out-of-memory", "failed", f"{case.subject} ran out of memory: {failed} failed.",
+        "out-of-memory", "failed" if ended else "limit",
+        f"{case.subject} ran out of memory: {failed} failed{went_on}.",
         evidence.strip(), advice, f"out of memory: {tip}", case.device,
         metrics=(_USED, _RESERVED, _ALLOCATED), figures={"torch_ooms_count": count},
     )
@@ -138,7 +139,8 @@ def allocator_retries(case: Case) -> Finding | None:
         "allocator-retries", "limit",
         f"Memory on {_name(case)} was so short that torch emptied its cache {times} to go on.",
         f"At the highest reading: {who}." if who else "",
-        f"Each time costs a wait for the GPU: try a smaller batch, or {_EXPANDABLE}.",
+        (_others(case) or ("",))[0]
+        or f"Each time costs a wait for the GPU: try a smaller batch, or {_EXPANDABLE}.",
         f"memory short: cache emptied {times}", case.device,
         metrics=(_USED, _RESERVED), figures={"torch_alloc_retries_count": count},
     )
@@ -158,104 +160,10 @@ def near_full(case: Case) -> Finding | None:
         "near-full", "limit",
         f"{case.subject}'s memory was nearly full: {_of(need, total)} were needed.",
         f"At the highest reading: {who}." if who else "",
-        "A little more runs out of memory: try a smaller batch, `torch.utils.checkpoint`, or bf16.",
+        (_others(case) or ("",))[0] or "A little more runs out of memory: try a smaller batch,"
+        " `torch.utils.checkpoint`, or bf16.",
         f"memory {quantity(need / total, 'ratio')} full", case.device,
         metrics=(_USED, _ALLOCATED), figures={"need_bytes": need, "total_bytes": total},
-    )
-
-
-# -- climbing -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Climb:
-    start: float
-    end: float
-    gained: float
-    changes: tuple[float, ...]
-
-
-def _floor(values: Sequence[float]) -> list[float]:
-    """Return the least of each reading and those of the next second: what stays allocated."""
-    return [
-        min(values[i : i + _FLOOR_READINGS]) for i in range(len(values) - _FLOOR_READINGS + 1)
-    ]
-
-
-def _climb(case: Case) -> _Climb | None:
-    """Find memory that climbs step by step to the end of the cell, after the warm-up."""
-    total = case.total_bytes
-    points = case.readings(_ALLOCATED)
-    if total is None or case.wall_s < case.thresholds.growth_shortest_s:
-        return None
-    points = [p for p in points if p[0] >= case.span.start + _WARM_UP * case.wall_s]
-    if len(points) < _FEWEST_READINGS:
-        return None
-    floor = _floor([value for _, value in points])
-    gained = floor[-1] - floor[0]
-    if gained < max(_SMALLEST_CLIMB, case.thresholds.growth_ratio * total):
-        return None
-    changes = [after - before for before, after in pairwise(floor)]
-    if min(changes) < -0.02 * gained:
-        return None  # it comes down again
-    third = len(floor) // 3
-    levels = (floor[0], floor[third], floor[-1 - third], floor[-1])
-    if min(after - before for before, after in pairwise(levels)) < 0.15 * gained:
-        return None  # warm-up, or one large allocation
-    if max(changes) > _LARGEST_JUMP * gained:
-        return None
-    return _Climb(points[0][0], points[len(floor) - 1][0], gained, tuple(changes))
-
-
-def _step_of(climb: _Climb) -> float | None:
-    """Return the bytes of one step where steps can be told apart and are alike."""
-    rises = [change > 0.002 * climb.gained for change in climb.changes]
-    jumps: list[float] = []
-    for rising, run in groupby(zip(rises, climb.changes, strict=True), key=itemgetter(0)):
-        if not rising:
-            continue
-        changes = [change for _, change in run]
-        if len(changes) > 2:
-            return None  # steps that come as fast as readings
-        jumps.append(sum(changes))  # one that falls between two readings is still one
-    if len(jumps) < _FEWEST_JUMPS:
-        return None
-    size = median(jumps)
-    alike = [jump for jump in jumps if abs(jump - size) <= 0.25 * size]
-    return size if len(alike) >= 0.7 * len(jumps) else None
-
-
-def staircase(case: Case) -> Finding | None:
-    """Tensors add up step by step, while the GPU works, until the end of the cell."""
-    climb, total = _climb(case), case.total_bytes
-    if climb is None or total is None:
-        return None
-    util, active = case.mean("gpu_utilization_ratio"), case.mean("gpu_sm_active_ratio")
-    if (util is not None and util < 0.02) or (active is not None and active < 0.005):
-        return None  # filling memory without work on it is loading
-    rate = climb.gained / (climb.end - climb.start)
-    figures = {"gained_bytes": climb.gained, "bytes_per_second": rate}
-    step = _step_of(climb)
-    each = ""
-    if step is not None:
-        each = f"{_bytes(step)} a step, "
-        figures["bytes_per_step"] = step
-    lead = f"Memory climbs: {each}{_bytes(rate)} a second."
-    free = free_bytes(case)
-    evidence, tip = "", ""
-    if free is not None:
-        seconds = free / rate
-        steps = f"{free / step:.0f} more steps" if step is not None else ""
-        evidence = f"{_bytes(free)} are left"
-        evidence += f": {steps} ({duration(seconds)})." if steps else f": {duration(seconds)}."
-        tip = f", full in {duration(seconds)}"
-        figures["seconds_to_full"] = seconds
-    return Finding(
-        "staircase", "limit", lead, evidence,
-        "Something keeps each step's tensors: keep numbers (`loss.item()`) or"
-        " `.detach().cpu()`, and clear lists of outputs.",
-        f"memory climbs{tip}: keep `loss.item()`, not `loss`",
-        case.device, "memory climbs", ((climb.start, climb.end),), (_ALLOCATED,), figures,
     )
 
 
@@ -288,7 +196,7 @@ def fragmentation(case: Case) -> Finding | None:
         "fragmentation", "limit",
         f"torch's memory is fragmented: it took {_bytes(reserved.peak)} for tensors that never"
         f" passed {_bytes(peak)}.",
-        f"{_bytes(unusable)} lay in pieces between live blocks, too small for what came next.",
+        f"{_bytes(unusable)} lay unused in pieces between live blocks.",
         f"Set {_EXPANDABLE} before CUDA starts, or allocate the largest tensors first.",
         f"{_bytes(unusable)} fragmented: `expandable_segments:True`", case.device,
         metrics=(_RESERVED, _ALLOCATED), figures={"fragmented_bytes": unusable},

@@ -22,13 +22,23 @@ DEEPEST = 60
 """So many frames of a stack are looked at, from the innermost on."""
 
 # The kinds of files.
-_OTHER, _LOADER, _GPU, _MODEL, _SHELL = range(5)
-# Higher than each place.
-_NOWHERE = 99
+_OTHER, _LOADER, _GPU, _COMPILER, _MODEL, _SHELL = range(6)
+
+_NOWHERE = 0
+_ORDER = (1, 2, 3, 5, 4, _NOWHERE)
+"""The places from the one that counts first; compiling happens within a model's call."""
 
 _LOADER_FILE = "utils/data/dataloader.py"
 # Stream.wait_event and its like are not here: they queue a wait on the GPU and return.
 _GPU_FILES = frozenset({"cuda/__init__.py", "cuda/streams.py", "accelerator/__init__.py"})
+# None of them is on the stack of a model that has been compiled already.
+_COMPILER_FILES = frozenset(
+    {
+        "_dynamo/convert_frame.py", "_dynamo/symbolic_convert.py", "_dynamo/output_graph.py",
+        "_inductor/graph.py", "_inductor/scheduler.py", "_inductor/select_algorithm.py",
+        "_inductor/async_compile.py",
+    }
+)
 _MODEL_FOLDERS = ("nn/", "optim/", "autograd/", "_dynamo/", "_inductor/")
 _SHELL_FILE = "core/interactiveshell.py"
 # A notebook has a file for each cell that was run.
@@ -115,7 +125,7 @@ class Places:
         """Return the key in CELL_PLACES, or ``None`` where no cell runs.
 
         ``stack`` begins with the innermost frame's code. Where several places apply, as in a
-        model that loads data, the lowest counts.
+        model that loads data, the first in _ORDER counts.
         """
         found = _NOWHERE
         running = not self.shell or len(stack) >= DEEPEST
@@ -130,10 +140,8 @@ class Places:
                     running = True
                     break  # what follows called the cell and is not in it
             else:
-                found = min(found, _place(kind, code))
-        if not running:
-            return None
-        return found if found < _NOWHERE else 0
+                found = min(found, _place(kind, code), key=_ORDER.index)
+        return found if running else None
 
     def _learn(self, filename: str) -> int:
         if len(self._kinds) >= _MOST_FILES:
@@ -147,6 +155,8 @@ class Places:
             return _LOADER
         if within in _GPU_FILES:
             return _GPU
+        if within in _COMPILER_FILES:
+            return _COMPILER
         if within.startswith(_MODEL_FOLDERS):
             return _MODEL
         return _SHELL if _within(filename, self.ipython) == _SHELL_FILE else _OTHER
@@ -156,6 +166,8 @@ def _place(kind: int, code: CodeType) -> int:
     name = code.co_name
     if kind == _MODEL:
         return 4
+    if kind == _COMPILER:
+        return 5
     if kind == _GPU:
         return 3 if name == "synchronize" else _NOWHERE
     if name in ("_get_data", "_try_get_data"):

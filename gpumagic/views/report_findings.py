@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..diagnosis import Finding
+from ..diagnosis import GRAVE, Finding
 from ..metrics import LIMITED_SECONDS, METRICS
 from ..sample import Device
 from .parts import Scene
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["THROTTLE_METRICS", "about", "bracket_of", "findings", "well"]
 
-_GRAVE = frozenset({"failed", "limit", "waste"})
 THROTTLE_METRICS = frozenset({"gpu_clock_event_reasons_state", *LIMITED_SECONDS})
 """What tells that clocks were held back."""
 
@@ -36,7 +35,7 @@ def findings(profile: Profile, *, grave: bool) -> list[Sentence]:
     """
     by_rule: dict[str, list[Finding]] = {}
     for finding in profile.findings:
-        if finding.severity != "well" and (finding.severity in _GRAVE) == grave:
+        if finding.severity != "well" and (finding.severity in GRAVE) == grave:
             by_rule.setdefault(finding.rule, []).append(finding)
     return [_sentence(first, others, profile) for first, *others in by_rule.values()]
 

@@ -157,7 +157,7 @@ def _input_storage(seconds: float) -> Iterator[Work]:
     yield from _train_from(Items(4096, wait_s=0.04), 4, seconds)
 
 
-@_scenario("input-by-hand", 6, may={"input-bound-no-workers"})
+@_scenario("input-by-hand", 6, must={"host-bound"})
 def _input_by_hand(seconds: float) -> Iterator[Work]:
     """Batches are made by torch on one thread of the host, without a loader."""
     job = Job()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
 from cell_examples import Cell, Value, cell, memory
-from fakes import GIB, START
+from fakes import GIB, GPU, OTHER_GPU, START, fill, ticks
 from gpumagic.diagnosis import RULES, SEVERITIES, Thresholds, diagnose, parse_thresholds
 from gpumagic.errors import SettingError
 from gpumagic.sample import HOST
+from gpumagic.summary import summarise
 
-LOADER, LOADS_ITSELF, MODEL, OTHER = 1.0, 2.0, 4.0, 0.0
+LOADER, LOADS_ITSELF, MODEL, OTHER, COMPILER = 1.0, 2.0, 4.0, 0.0, 5.0
 
 STARVED: dict[str, Value] = {
     "util": 0.3, "sm": 0.25, "cpu": 0.2, "main": 0.2, "place": LOADER, "workers": 2.0,
@@ -44,8 +46,9 @@ def sawtooth(low: float, high: float, period: float = 0.4) -> Callable[[float], 
 
 def test_full_workers_are_input_bound() -> None:
     """A cell that waits for workers which fill their cores is told how many more it needs."""
-    finding = with_(STARVED, seconds=12.4).finding("input-bound-workers")
-    assert finding.lead == "The GPU waited for data for 12.4 of 12.4 s."
+    finding = with_(STARVED, seconds=12.0).finding("input-bound-workers")
+    assert finding.lead == "The GPU waited for data for 8.4 of 12.0 s."
+    assert finding.label == "waits for data, 8.4 of 12.0 s"
     assert "the 2 workers of the DataLoader filled their cores (0.98 each)" in finding.evidence
     assert "while 6 of 8 cores were idle" in finding.evidence
     assert "`DataLoader(..., num_workers=8)`" in finding.advice
@@ -57,7 +60,7 @@ def test_the_stretch_that_waits_is_told_apart_from_the_rest() -> None:
         STARVED, seconds=12.0, place=lambda t: LOADER if t < 6 else MODEL,
         util=lambda t: 0.45 if t < 6 else 1.0, sm=lambda t: 0.4 if t < 6 else 0.85,
     ).finding("input-bound-workers")
-    assert finding.lead.startswith("The GPU waited for data for 6.")
+    assert finding.lead.startswith("The GPU waited for data for 3.")
     assert "SM active was 4" in finding.evidence
     assert "8" in finding.evidence.split(" in the rest")[0][-4:]
     (start, end), = finding.stretches
@@ -121,14 +124,16 @@ def test_loading_in_the_own_process_needs_workers() -> None:
     assert idle.rules == {"input-bound-storage"}
 
 
-def test_data_made_by_hand_is_input_bound() -> None:
-    """A full core outside of models, while large kernels run now and then, makes the data."""
+def test_code_between_large_kernels_is_host_bound() -> None:
+    """A full core outside of models, while large kernels run now and then, holds the GPU up."""
     base: dict[str, Value] = {
         "util": 0.014, "sm": 0.01, "cpu": 1.0, "main": 0.99, "place": OTHER
     }
-    assert with_(base).rules == {"input-bound-no-workers"}
-    assert "input-bound-no-workers" not in with_(base, main=0.4).rules
-    assert "input-bound-no-workers" not in with_(base, sm=0.0001).rules
+    assert with_(base).rules == {"host-bound"}
+    finding = with_(base).finding("host-bound")
+    assert "outside of any model and loader, while 7 of 8 cores were idle" in finding.evidence
+    assert "host-bound" not in with_(base, main=0.4).rules
+    assert "host-bound" not in with_(base, sm=0.0001).rules
 
 
 def test_preparing_before_training_is_not_waiting() -> None:
@@ -137,7 +142,7 @@ def test_preparing_before_training_is_not_waiting() -> None:
         {"cpu": 1.0, "main": 1.0, "place": OTHER},
         util=lambda t: 0.0 if t < 9 else 0.99, sm=lambda t: 0.0 if t < 9 else 0.9,
     ).rules
-    assert not rules & {"input-bound-no-workers", "launch-bound"}
+    assert not rules & {"host-bound", "launch-bound"}
 
 
 # -- launching, and GPU-Util that misleads --------------------------------------------------
@@ -208,7 +213,8 @@ def test_copies_alone_are_no_work() -> None:
 def test_a_failed_allocation_is_told_first() -> None:
     """Running out of memory comes before all other findings, and hides what follows from it."""
     made = with_(
-        BUSY, ooms=lambda t: 0.0 if t < 6 else 1.0, retries=lambda t: 0.0 if t < 6 else 1.0,
+        BUSY, status="error", ooms=lambda t: 0.0 if t < 6 else 1.0,
+        retries=lambda t: 0.0 if t < 6 else 1.0,
         waterfall=memory(132), used=133 * GIB, allocated=132 * GIB, reserved=132 * GIB,
     )
     first = made.findings()[0]
@@ -216,7 +222,11 @@ def test_a_failed_allocation_is_told_first() -> None:
     assert first.lead == "The GPU ran out of memory: an allocation failed."
     assert "live tensors 132.0 GiB" in first.evidence
     assert not made.rules & {"near-full", "allocator-retries", "healthy"}
+    assert first.severity == "failed"
     assert "out-of-memory" not in with_(BUSY, ooms=3.0).rules
+    caught = with_(BUSY, ooms=lambda t: 0.0 if t < 6 else 1.0).finding("out-of-memory")
+    assert caught.lead.endswith("an allocation failed, and the cell went on.")
+    assert caught.severity == "limit"
 
 
 def test_others_who_hold_the_memory_are_named() -> None:
@@ -320,7 +330,7 @@ def test_another_process_is_told_with_its_load() -> None:
     idle = with_(BUSY, others=8 * GIB, others_load=0.0).finding("other-process")
     assert idle.lead == "Other processes hold 8.0 GiB of the GPU's memory."
     assert idle.severity == "hint"
-    busy = with_(BUSY, others=8 * GIB, others_load=0.4).finding("other-process")
+    busy = with_(BUSY, others=8 * GIB, others_load=0.4, allocated=GIB).finding("other-process")
     assert "and ran kernels 40 % of the time" in busy.lead
     assert busy.severity == "limit"
     assert "other-process" not in with_(BUSY, others=0.1 * GIB).rules
@@ -330,7 +340,7 @@ def test_a_power_cap_is_told_with_the_clock_that_it_cost() -> None:
     """The power cap is a hint: the GPU works as fast as it may."""
     finding = with_(BUSY, reasons=4.0, clock=1.58e9).finding("throttled")
     assert finding.lead == "The power cap held the clocks back 100 % of the time."
-    assert "1.58 GHz on average, 20 % below its highest; the cap is 700 W" in finding.evidence
+    assert "1.58 GHz then, 20 % below its highest; the cap is 700 W" in finding.evidence
     assert finding.severity == "hint"
     assert "throttled" not in with_(BUSY, reasons=1.0, clock=1.58e9).rules
     assert "throttled" not in with_(BUSY, reasons=4.0, clock=1.975e9).rules
@@ -404,6 +414,180 @@ def test_a_cell_that_leaves_the_gpu_idle_gets_no_finding() -> None:
     assert cell(util=0.0, sm=0.0, cpu=1.0, main=1.0, place=OTHER).rules == set()
 
 
+# -- what looks alike and is something else -------------------------------------------------
+
+
+def test_waiting_for_the_gpu_is_no_host_work() -> None:
+    """A cell that asks for its loss at each step spins on a core while the GPU works."""
+    assert with_({"util": 0.75, "sm": 0.62, "cpu": 1.0, "main": 1.0, "place": OTHER}).rules == {
+        "healthy"
+    }
+
+
+def test_work_on_the_cpu_within_a_model_is_not_launching() -> None:
+    """A full core in a model with large kernels is told without a claim about launches."""
+    base: dict[str, Value] = {"util": 0.3, "sm": 0.25, "cpu": 1.0, "main": 1.0, "place": MODEL}
+    finding, = with_(base).findings()
+    assert finding.rule == "host-bound"
+    assert "in a model or an optimizer" in finding.evidence
+    assert with_(base, cpu=7.2, sm=0.002).rules == set()
+
+
+def test_waits_that_workers_share_two_cores_for_are_not_storage() -> None:
+    """Eight workers on two full cores are each idle by no fault of the storage."""
+    rules = with_(
+        STARVED, cores=2.0, workers=8.0, workers_cpu=1.9, children=1.9, cpu=0.1, main=0.1
+    ).rules
+    assert "input-bound-storage" not in rules
+    assert "input-bound-workers" in rules
+
+
+def test_a_main_thread_that_unpacks_is_not_waiting_for_its_workers() -> None:
+    """Where the main thread itself is full in the loader, its workers are not the cause."""
+    assert with_(STARVED, workers_cpu=0.2, main=0.97, cpu=1.0).rules == set()
+
+
+def test_many_workers_are_not_told_to_be_fewer() -> None:
+    """A number of workers is proposed only where it is larger than the present one."""
+    finding = with_(STARVED, workers=96.0, workers_cpu=3.0, cores=128.0).finding(
+        "input-bound-storage"
+    )
+    assert "num_workers" not in finding.advice
+
+
+def test_workers_that_restart_are_counted_while_they_live() -> None:
+    """The count is that of the time with workers, and keeping them is proposed."""
+    finding = with_(
+        STARVED, workers=lambda t: 4.0 if t % 4 > 2 else 0.0,
+        workers_cpu=lambda t: 3.9 if t % 4 > 2 else 0.0, children=2.0,
+    ).finding("input-bound-workers")
+    assert "the 4 workers" in finding.evidence
+    assert "persistent_workers=True" in finding.advice
+
+
+def test_cores_count_as_idle_in_the_stretch_and_on_the_machine() -> None:
+    """Cores that others use, or that were idle at another time, are not there."""
+    base: dict[str, Value] = {**STARVED, "workers": 8.0, "workers_cpu": 7.8, "children": 7.8}
+    assert "were idle" not in with_(base).finding("input-bound-workers").evidence
+    half = with_(
+        base, place=lambda t: LOADER if t < 6 else MODEL, util=lambda t: 0.3 if t < 6 else 1.0,
+        sm=lambda t: 0.25 if t < 6 else 0.9, children=lambda t: 7.8 if t < 6 else 0.0,
+    )
+    assert "were idle" not in half.finding("input-bound-workers").evidence
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"util": 0.15, "cpu": 1.0, "main": 1.0, "place": OTHER},
+        {"util": 0.2, "sm": 0.03, "cpu": 0.6, "main": 0.6, "place": MODEL},
+    ],
+    ids=["without SM counters", "quantised on the GPU"],
+)
+def test_loading_a_model_is_no_staircase(figures: dict[str, Value]) -> None:
+    """Memory that only ever grows while the SMs do little is a model being loaded."""
+    assert "staircase" not in cell(
+        **figures, allocated=lambda t: (1 + max(0.0, 3 * t)) * GIB, waterfall=memory(40)
+    ).rules
+
+
+def test_loading_by_copies_is_no_waste() -> None:
+    """Copies that stay on the GPU are neither wasted nor an empty GPU."""
+    base: dict[str, Value] = {**BUSY, "util": 1.0, "sm": 0.0, "receive": 5 * GIB}
+    assert with_(base, allocated=lambda t: 5 * GIB * max(0.0, min(t, 12.0))).rules == set()
+
+
+def test_a_leak_with_long_steps_is_seen() -> None:
+    """Steps of three seconds with large activations leave a floor that climbs."""
+    made = with_(
+        BUSY, seconds=60.0, waterfall=memory(60),
+        allocated=lambda t: (20 + int(max(0.0, t) / 3) + sawtooth(0, 40, 3.0)(t)) * GIB,
+    )
+    assert "staircase" in made.rules
+
+
+def test_the_clock_is_that_of_the_time_in_which_it_was_held() -> None:
+    """Idle clocks of the rest of the cell are not blamed on the cap."""
+    finding = with_(
+        BUSY, reasons=lambda t: 4.0 if t < 3 else 1.0, clock=lambda t: 1.6e9 if t < 3 else 0.3e9,
+        util=lambda t: 1.0 if t < 3 else 0.0, sm=lambda t: 0.9 if t < 3 else 0.0,
+    ).finding("throttled")
+    assert "1.60 GHz then, 19 % below" in finding.evidence
+
+
+def test_children_are_not_told_to_be_ended() -> None:
+    """Where this process has children, they can be those who hold the memory."""
+    finding = with_(
+        BUSY, others=8 * GIB, others_load=0.4, allocated=GIB, child_count=2.0
+    ).finding("other-process")
+    assert "children of this process are among them" in finding.evidence
+    assert finding.advice == ""
+    needed = with_(BUSY, others=110 * GIB, waterfall=memory(20, 0, 110)).finding("near-full")
+    assert needed.advice == (
+        "Other processes hold 110.0 GiB: end them, or take another GPU."
+    )
+
+
+def test_the_kernels_of_others_are_not_blamed_on_the_cell() -> None:
+    """GPU-Util that others made is no sign of an empty or a waiting GPU of this cell."""
+    others: dict[str, Value] = {"others": 8 * GIB, "others_load": 0.8, "allocated": GIB}
+    assert with_(BUSY, util=0.9, sm=0.1, **others).rules == {"other-process"}
+    assert with_(LAUNCHING, **{**others, "others_load": 0.1}).rules == {"other-process"}
+
+
+def test_compiling_is_told_as_what_it_is() -> None:
+    """Time in torch's compiler is a hint, and nothing is said of launches."""
+    made = with_(LAUNCHING, place=lambda t: COMPILER if t < 9 else MODEL,
+                 util=lambda t: 0.2 if t < 9 else 0.99, sm=lambda t: 0.1 if t < 9 else 0.9)
+    assert made.rules == {"compiling"}
+    assert "for 9.0 of 12.0 s" in made.finding("compiling").lead
+
+
+def test_a_slice_without_utilization_can_be_well_used() -> None:
+    """SM activity alone is enough to say that the GPU was well used."""
+    base = {name: value for name, value in BUSY.items() if name != "util"}
+    assert with_(base, absent={"gpu_utilization_ratio": "not on a MIG slice"}).rules == {"healthy"}
+
+
+def test_the_processors_own_work_is_no_limit() -> None:
+    """Cores that a cell without GPU work fills are its business."""
+    assert cell(util=0.0, sm=0.0, cpu=8.0, main=1.0, place=OTHER).rules == set()
+    assert cell(gpu=False, cpu=8.0, main=1.0, place=OTHER).rules == set()
+
+
+def test_a_gpu_that_this_process_does_not_use_is_not_judged() -> None:
+    """Of two GPUs only the one with tensors of ours is spoken of."""
+    made = with_(STARVED, allocated=GIB)
+    fill(made.recording, ticks(START - 1, START + 13), OTHER_GPU, gpu_utilization_ratio=0.99)
+    fill(made.recording, ticks(START - 1, START + 13, 0.2), OTHER_GPU, "gpm",
+         gpu_sm_active_ratio=0.05)
+    fill(made.recording, ticks(START - 1, START + 13), OTHER_GPU, "allocator",
+         torch_allocated_bytes=0.0)
+    made.recording.add_device(OTHER_GPU)
+    both = replace(made, summary=summarise(made.recording, made.summary.span))
+    assert len(both.summary.gpus) == 2
+    assert {finding.device for finding in both.findings()} == {GPU.id}
+
+
+def test_all_is_well_only_if_it_is_for_each() -> None:
+    """Several well used GPUs share one line, and one that is not leaves none."""
+    made = with_(BUSY, allocated=GIB)
+
+    def beside(active: float) -> list[str]:
+        recording = with_(BUSY, allocated=GIB).recording
+        recording.add_device(OTHER_GPU)
+        fill(recording, ticks(START - 1, START + 13), OTHER_GPU, gpu_utilization_ratio=0.98)
+        fill(recording, ticks(START - 1, START + 13, 0.2), OTHER_GPU, "gpm",
+             gpu_sm_active_ratio=active)
+        fill(recording, ticks(START - 1, START + 13), OTHER_GPU, "allocator",
+             torch_allocated_bytes=GIB)
+        summary = summarise(recording, made.summary.span)
+        return [finding.lead for finding in Cell(recording, summary, ()).findings()]
+
+    assert beside(0.90) == ["All 2 GPUs were well used: SM active 90 to 94 %."]
+    assert not any("well used" in lead for lead in beside(0.5))
+
+
 # -- the contract ---------------------------------------------------------------------------
 
 
@@ -437,7 +621,7 @@ def test_findings_never_contradict_each_other(figures: dict[str, Any]) -> None:
     rules = [finding.rule for finding in findings]
     causes = {
         "input-bound-workers", "input-bound-storage", "input-bound-no-workers", "copies",
-        "launch-bound", "under-filled",
+        "launch-bound", "host-bound", "under-filled",
     }
     assert len(rules) == len(set(rules))
     assert len(causes & set(rules)) <= 1

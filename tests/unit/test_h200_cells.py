@@ -26,7 +26,7 @@ EXPECTED = {
     "input-workers-full": {"input-bound-workers"},
     "input-no-workers": {"input-bound-no-workers"},
     "input-storage": {"input-bound-storage"},
-    "input-by-hand": {"input-bound-no-workers"},
+    "input-by-hand": {"host-bound"},
     "launch-bound": {"launch-bound"},
     "launch-bound-raw": {"launch-bound"},
     "under-filled-batch": {"launch-bound"},
