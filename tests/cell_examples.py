@@ -26,6 +26,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
     "temp": ("nvml", "gpu_temperature_celsius"),
     "clock": ("nvml", "gpu_sm_clock_hertz"),
     "reasons": ("nvml", "gpu_clock_event_reasons_state"),
+    "process": ("nvml_slow", "gpu_process_memory_bytes"),
     "others": ("nvml_slow", "gpu_other_processes_memory_bytes"),
     "others_load": ("nvml_slow", "gpu_other_processes_utilization_ratio"),
     "sm": ("gpm", "gpu_sm_active_ratio"),
@@ -101,9 +102,13 @@ def cell(
     gpu: bool = True,
     absent: Mapping[str, str] | None = None,
     status: SpanStatus = "ok",
+    own: bool = True,
     **figures: Value,
 ) -> Cell:
-    """Make a cell of some seconds; readings go on for a second on both sides of it."""
+    """Make a cell of some seconds; readings go on for a second on both sides of it.
+
+    ``own`` says that the driver lists this process on the GPU.
+    """
     device = replace(
         GPU, absent=dict(absent or {}),
         constants={
@@ -120,6 +125,8 @@ def cell(
     )
     recording = recording_of(*([device] if gpu else []), host)
     by_source: dict[str, dict[str, Value]] = {}
+    if own:
+        figures = {"process": GIB, **figures}
     for name, value in figures.items():
         source, metric = NAMES[name]
         by_source.setdefault(source, {})[metric] = _since_start(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..figures import DeviceSummary, Summary
+from ..figures import Summary
 from ..recording import Recording
 from ..waterfall import Waterfall
 from . import climbing, data, filling, launching, limits, memory, outcome
@@ -45,13 +45,13 @@ RULES: tuple[Rule, ...] = (
     Rule("under-filled", filling.under_filled),
     Rule("staircase", climbing.staircase, frozenset({"cache"})),
     Rule("allocator-retries", memory.allocator_retries, frozenset({"near-full", "cache"})),
-    Rule("near-full", memory.near_full, frozenset({"cache"})),
+    Rule("near-full", memory.near_full, frozenset({"cache"}), own=False),
     Rule("fragmentation", memory.fragmentation, frozenset({"cache"})),
-    Rule("host-limit", limits.host_limit),
-    Rule("host-memory", limits.host_memory),
-    Rule("other-process", limits.other_process),
+    Rule("host-limit", limits.host_limit, own=False),
+    Rule("host-memory", limits.host_memory, own=False),
+    Rule("other-process", limits.other_process, own=False),
     Rule("throttled", limits.throttled, frozenset({"hot"})),
-    Rule("hot", limits.hot),
+    Rule("hot", limits.hot, own=False),
     Rule("cache", memory.cache_no_leak),
     Rule("compiling", launching.compiling),
     Rule("healthy", outcome.healthy),
@@ -78,15 +78,19 @@ def diagnose(
 ) -> tuple[Finding, ...]:
     """Return what the rules find in a summarised span, the gravest first.
 
-    Rules judge each GPU that was used, and the host once. Findings that contradict each other
-    never stand together: two causes only for different stretches, and "all is well" only where
-    nothing was held back.
+    Rules judge each GPU that this process used, and the host once. Findings that contradict
+    each other never stand together: two causes only for different stretches, and "all is well"
+    only where nothing was held back.
     """
     found: list[Finding] = []
-    judged = _judged(summary)
-    for gpu in judged:
-        waterfall = next((w for w in waterfalls if gpu and w.device.id == gpu.device.id), None)
-        case = Case(recording, summary, gpu, thresholds or Thresholds(), waterfall, streams)
+    by_device = {waterfall.device.id: waterfall for waterfall in waterfalls}
+    known = thresholds or Thresholds()
+    cases = [
+        Case(recording, summary, gpu, known, by_device.get(gpu.device.id), streams)
+        for gpu in summary.gpus
+    ]
+    judged = _judged(cases) or [Case(recording, summary, None, known)]
+    for case in judged:
         for finding in _of_case(case):
             if not any(k.rule == finding.rule and k.device == finding.device for k in found):
                 found.append(finding)
@@ -104,24 +108,24 @@ def _well_together(found: Sequence[Finding], judged: int) -> list[Finding]:
     return [*rest, outcome.together(well)]
 
 
-def _judged(summary: Summary) -> list[DeviceSummary | None]:
-    """List the GPUs to judge, the busiest first; ``None`` for a span without GPUs.
+def _judged(cases: Sequence[Case]) -> list[Case]:
+    """Choose the cases to judge, the busiest GPU first: those that this process uses.
 
-    Those on which this process had tensors; where it had none that is known of, those on which
-    anything ran.
+    Where it uses none, those on which anything ran.
     """
-    own = [gpu for gpu in summary.gpus if gpu.figure("torch_allocated_bytes").peak]
-    used = own or [
-        gpu for gpu in summary.gpus
-        if gpu.figure("gpu_utilization_ratio").peak != 0
-        or gpu.figure("gpu_sm_active_ratio").peak
-    ]
-    used.sort(key=lambda gpu: -(gpu.figure("gpu_utilization_ratio").mean or 0.0))
-    return [*used] or [None]
+    chosen = [case for case in cases if case.own]
+    if not chosen:
+        chosen = [
+            case for case in cases
+            if case.figure("gpu_utilization_ratio").peak != 0
+            or case.figure("gpu_sm_active_ratio").peak
+        ]
+    return sorted(chosen, key=lambda case: -(case.mean("gpu_utilization_ratio") or 0.0))
 
 
 def _of_case(case: Case) -> list[Finding]:
-    found = [(rule, finding) for rule in RULES if (finding := rule.check(case)) is not None]
+    asked = [rule for rule in RULES if case.own or not rule.own]
+    found = [(rule, finding) for rule in asked if (finding := rule.check(case)) is not None]
     hidden = {name for rule, _ in found for name in rule.hides}
     causes = _apart([f for rule, f in found if rule.name in _CAUSES])
     return [

@@ -112,6 +112,15 @@ class Case:
         return None
 
     @property
+    def own(self) -> bool:
+        """Whether this process is known to use the GPU: torch has tensors on it, or the driver
+        lists the process. What others do on a GPU is not the cell's."""
+        return any(
+            (self.figure(metric).peak or 0.0) > 0
+            for metric in ("torch_allocated_bytes", "gpu_process_memory_bytes")
+        )
+
+    @property
     def total_bytes(self) -> Value:
         """The GPU's memory in all."""
         return self.constant("gpu_memory_total_bytes")
@@ -194,7 +203,8 @@ class Case:
         """Tell whether some slots are enough of the cell for a cause to be named."""
         seconds = self.seconds(slots)
         limits = self.thresholds
-        return seconds >= max(limits.shortest_s, limits.stretch_ratio * self.wall_s)
+        least = max(limits.shortest_s, limits.stretch_ratio * self.wall_s)
+        return bool(slots) and seconds >= least
 
     def seconds(self, slots: Sequence[int]) -> float:
         """Return the length of some slots together."""

@@ -133,12 +133,17 @@ def input_bound_workers(case: Case) -> Finding | None:
         return None
     count, each = _per_worker(case, slots)
     gone = cores_gone(case, slots)
+    counted = case.figure(_COUNT).measured
+    if counted and each is None:
+        return None  # workers that come and go, or a cell too short to tell
     if at_most(each, case.thresholds.idle_worker_ratio) and not gone:
         return None
     waited = mean_of(case.places(_WITH_WORKERS)[i] for i in slots) or 0.0
     cause = _at_work(case, count, each) + cores_idle(case, slots)
     more = None if gone or not count else _more_workers(case, count, waited)
-    if more is None:
+    if not counted:
+        advice, tip = "Try more workers (`num_workers`), or cheaper transforms.", "more workers"
+    elif more is None:
         advice = (
             "Make the transforms cheaper, do them once and keep the result, or do them on the GPU."
         )
@@ -161,8 +166,7 @@ def _at_work(case: Case, count: int, each: Value) -> str:
         return "the cell was waiting for the workers of its DataLoader"
     one = count == 1
     subject = "the one worker" if one else f"the {count} workers"
-    if each is None:
-        return f"{subject} of the DataLoader did not keep up"
+    assert each is not None
     if each < case.thresholds.full_worker_ratio:
         were = "was" if one else "were"
         return f"{subject} of the DataLoader {were} at work {percent(each)} of the time"

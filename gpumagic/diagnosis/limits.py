@@ -169,7 +169,9 @@ def host_limit(case: Case) -> Finding | None:
         return None
     # A busy GPU lacks nothing, and a cell that leaves it alone is the processor's.
     util = case.mean(UTIL) or 0.0
-    if case.wall_s < limits.shortest_s or not _LEAST_UTIL <= util <= limits.idle_util_ratio:
+    if not case.own or case.wall_s < limits.shortest_s:
+        return None
+    if not _LEAST_UTIL <= util <= limits.idle_util_ratio:
         return None
     return Finding(
         "host-limit", "limit",

@@ -50,9 +50,9 @@ def need_bytes(case: Case) -> Value:
     if state is None or case.waterfall is None or case.waterfall.total_bytes is None:
         return None
     free, cached, live = (state.part(name) for name in ("free", "cached", "live tensors"))
-    if free is None:
-        return None
-    need = case.waterfall.total_bytes - free.bytes - (cached.bytes if cached is not None else 0.0)
+    # Parts of no size are not listed.
+    left = free.bytes if free is not None else 0.0
+    need = case.waterfall.total_bytes - left - (cached.bytes if cached is not None else 0.0)
     figure = case.figure(_ALLOCATED)
     peak = figure.peak if figure.peak_low is None else figure.peak_low
     if peak is not None and live is not None:

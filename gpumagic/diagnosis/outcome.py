@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..units import duration, quantity
-from .case import Case, at_least
+from .case import Case, at_least, at_most
 from .finding import Finding
 from .signals import SM, UTIL
 
@@ -21,7 +21,7 @@ def healthy(case: Case) -> Finding | None:
     """The GPU was busy and filled, and nothing held it back."""
     limits = case.thresholds
     util, active = case.mean(UTIL), case.mean(SM)
-    if case.wall_s < limits.shortest_s:
+    if case.wall_s < limits.shortest_s or (case.gpu is not None and case.gpu.lost_s):
         return None
     figures = {n: v for n, v in ((UTIL, util), (SM, active)) if v is not None}
     if active is None:
@@ -33,7 +33,7 @@ def healthy(case: Case) -> Finding | None:
             "How much of it was used is not counted on this GPU.", "", "busy throughout",
             case.device, figures=figures,
         )
-    if active < limits.healthy_sm_ratio:
+    if active < limits.healthy_sm_ratio or at_most(util, limits.idle_util_ratio):
         return None
     more = [
         f"{word} {quantity(value, 'ratio')}"

@@ -16,12 +16,14 @@ class Rule:
     """One rule.
 
     ``check`` returns what it finds, or ``None``; its docstring says when it speaks. ``hides``
-    names the rules that have nothing to add where this one speaks.
+    names the rules that have nothing to add where this one speaks. A rule about what the cell
+    does on the GPU is ``own``: it is asked only if this process uses the GPU.
     """
 
     name: str
     check: Callable[[Case], Finding | None]
     hides: frozenset[str] = frozenset()
+    own: bool = True
 
     @property
     def when(self) -> str:

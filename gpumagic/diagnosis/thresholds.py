@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from ..errors import SettingError
 
 __all__ = ["Thresholds", "parse_thresholds"]
+
+_MOST_RATIO = 2.0
+"""No share reaches it: a rule with this threshold is silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,9 @@ def parse_thresholds(given: Mapping[str, object]) -> Thresholds:
         if name not in known:
             names = ", ".join(sorted(known))
             raise SettingError(f"no threshold is called {name!r}; there are: {names}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise SettingError(f"the threshold {name} is a number from 0 on, not {value!r}")
+        most = _MOST_RATIO if name.endswith("_ratio") else math.inf
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            bound = f"from 0 to {most:g}" if name.endswith("_ratio") else "from 0 on"
+            raise SettingError(f"the threshold {name} is a number {bound}, not {value!r}")
         changed[name] = float(value)
     return replace(Thresholds(), **changed)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
 import pytest
 
-from cell_examples import Cell, Value, cell, memory
+from cell_examples import TOTAL, Cell, Value, cell, memory
 from fakes import GIB, GPU, OTHER_GPU, START, fill, ticks
 from gpumagic.diagnosis import RULES, SEVERITIES, Thresholds, diagnose, parse_thresholds
 from gpumagic.errors import SettingError
-from gpumagic.sample import HOST
+from gpumagic.sample import HOST, Gap
 from gpumagic.summary import summarise
+from gpumagic.waterfall import MemoryState, Part, Waterfall
 
 LOADER, LOADS_ITSELF, MODEL, OTHER, COMPILER = 1.0, 2.0, 4.0, 0.0, 5.0
 
@@ -419,9 +420,8 @@ def test_a_cell_that_leaves_the_gpu_idle_gets_no_finding() -> None:
 
 def test_waiting_for_the_gpu_is_no_host_work() -> None:
     """A cell that asks for its loss at each step spins on a core while the GPU works."""
-    assert with_({"util": 0.75, "sm": 0.62, "cpu": 1.0, "main": 1.0, "place": OTHER}).rules == {
-        "healthy"
-    }
+    waits: dict[str, Value] = {"util": 0.75, "sm": 0.62, "cpu": 1.0, "main": 1.0}
+    assert with_(waits, place=OTHER).rules == set()
 
 
 def test_work_on_the_cpu_within_a_model_is_not_launching() -> None:
@@ -569,6 +569,59 @@ def test_a_gpu_that_this_process_does_not_use_is_not_judged() -> None:
     assert {finding.device for finding in both.findings()} == {GPU.id}
 
 
+def test_what_others_do_on_a_gpu_is_not_the_cells() -> None:
+    """Where this process does not use the GPU, neither waste nor "all is well" is claimed."""
+    busy = with_(BUSY, own=False, others=30 * GIB, others_load=0.9)
+    assert busy.rules == {"other-process"}
+    assert "had to share" not in busy.finding("other-process").evidence
+    for figures in (STARVED, LAUNCHING, BUSY):
+        assert with_(figures, own=False).rules == set()
+
+
+def test_a_gpu_that_was_lost_is_not_well() -> None:
+    """A GPU that could not be read for a part of the cell is not said to be well used."""
+    made = with_(BUSY)
+    made.recording.add_gap(Gap(START + 5, START + 7, "nvml", GPU.id, "lost"))
+    lost = replace(made, summary=summarise(made.recording, made.summary.span))
+    assert lost.rules == set()
+
+
+def test_unknown_workers_are_not_judged() -> None:
+    """Where the workers' work is not known, neither they nor their transforms are blamed."""
+    unknown = {name: v for name, v in STARVED.items() if name != "workers_cpu"}
+    assert with_(unknown).rules == set()
+    none = {name: v for name, v in unknown.items() if name != "workers"}
+    assert "more workers" in with_(none).finding("input-bound-workers").advice
+
+
+def test_no_free_byte_is_full() -> None:
+    """A device without a free byte is as full as can be."""
+    parts = (Part("live tensors", TOTAL - GIB), Part("driver", GIB))
+    full = Waterfall(GPU, TOTAL, (MemoryState("highest", START + 1, parts),))
+    assert "near-full" in with_(BUSY, waterfall=full, allocated=TOTAL - GIB).rules
+
+
+EXTREMES = [
+    dict.fromkeys((field.name for field in fields(Thresholds)), value) for value in (0.0, 2.0)
+]
+
+
+@pytest.mark.parametrize("thresholds", EXTREMES)
+@pytest.mark.parametrize("seconds", [0.01, 0.7, 3.0, 12.0])
+@pytest.mark.parametrize("left_out", [(), ("sm",), ("util",), ("cpu", "main"), ("place",),
+                                      ("workers", "workers_cpu"), ("cpu", "sm", "workers_cpu")])
+def test_no_threshold_and_no_missing_figure_breaks_a_rule(
+    thresholds: dict[str, float], seconds: float, left_out: tuple[str, ...]
+) -> None:
+    """Whatever is absent and wherever the thresholds lie, the rules answer in whole sentences."""
+    for base in (STARVED, LAUNCHING, BUSY, {**BUSY, "allocated": staircase}):
+        figures = {name: v for name, v in base.items() if name not in left_out}
+        made = cell(seconds, waterfall=memory(44), **figures)
+        for finding in made.findings(parse_thresholds(thresholds)):
+            assert "None" not in finding.message
+            assert finding.lead.endswith(".")
+
+
 def test_all_is_well_only_if_it_is_for_each() -> None:
     """Several well used GPUs share one line, and one that is not leaves none."""
     made = with_(BUSY, allocated=GIB)
@@ -647,8 +700,12 @@ def test_thresholds_are_settings() -> None:
     )
     with pytest.raises(SettingError, match="no threshold is called 'loader'"):
         parse_thresholds({"loader": 1})
-    with pytest.raises(SettingError, match="a number from 0 on"):
+    with pytest.raises(SettingError, match="a number from 0 to 2"):
         parse_thresholds({"loader_ratio": "much"})
+    with pytest.raises(SettingError, match="a number from 0 to 2"):
+        parse_thresholds({"near_full_ratio": 1e9})
+    with pytest.raises(SettingError, match="a number from 0 on"):
+        parse_thresholds({"shortest_s": -1})
     assert parse_thresholds({}) == Thresholds()
 
 
