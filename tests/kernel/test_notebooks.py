@@ -30,6 +30,12 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 NEEDS_TORCH = frozenset({"slow_training"})
 """The notebooks that have nothing to run without torch."""
 
+KEPT = ("resource_baseline", "slow_training")
+"""The notebooks that are stored with the outputs of an H200."""
+
+ABSOLUTE = re.compile(r"(?<![\w/.:<])/[\w.-]+/[\w.-]")
+"""Finds where a path from the root begins, in text or in HTML."""
+
 TIMEOUT_S = 300
 SM_ACTIVE = 2
 """GPM's number of what the SMs did."""
@@ -142,6 +148,70 @@ def test_notebook_is_stored_with_a_plain_kernel(name: str) -> None:
     """A notebook asks for the kernel that every installation has."""
     kernel = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).metadata["kernelspec"]
     assert kernel["name"] == "python3"
+
+
+# -- the notebooks that are stored with outputs ---------------------------------------------
+
+
+def stored(name: str) -> list[Any]:
+    """Return the code cells of a notebook as it is stored."""
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def texts_of(cell: Any) -> list[str]:
+    """List all that a cell shows but its pictures."""
+    found: list[str] = []
+    for output in cell.get("outputs", ()):
+        shown = output.get("data", {})
+        found += [output.get("text", ""), *output.get("traceback", ())]
+        found += [text for kind, text in shown.items() if not kind.startswith("image/")]
+    return found
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_outputs_of_an_h200_are_stored(name: str) -> None:
+    """A stored notebook has run from top to bottom: its reports, one table, no error."""
+    cells = stored(name)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        kinds = kinds_of(cell)
+        assert all(output.output_type != "error" for output in cell.outputs)
+        assert all(output.get("name") != "stderr" for output in cell.outputs)
+        assert not [kind for kind in kinds if "widget" in kind]
+        magic, *words = cell.source.partition("\n")[0].split()
+        if magic in ("%gpureport", "%%gpuprofile"):
+            assert ("text/html" in kinds) == (not {"-q", "--quiet"} & set(words))
+            assert all("H200" in text for text in texts_of(cell) if len(text) > 200)
+        if magic == "%gpuwatch" and not {"stop", "status"} & set(words):
+            assert kinds == ["image/png", "text/plain"]
+    assert sum(kinds_of(cell).count("text/html") for cell in cells) > 0
+    assert sum(kinds_of(cell).count("text/markdown") for cell in cells) == 1
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_stored_outputs_name_no_place(name: str) -> None:
+    """What is stored has no path of the machine that it ran on, and no state of widgets."""
+    found = [text for cell in stored(name) for text in texts_of(cell) if ABSOLUTE.search(text)]
+    assert found == []
+    metadata = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).metadata
+    assert "widgets" not in metadata
+
+
+@pytest.mark.parametrize("text", ["File /home/me/a.py", "<b>/usr/lib/x</b>", "at /a/b"])
+def test_a_path_would_be_found(text: str) -> None:
+    """The expression finds absolute paths, and no link, tag or unit."""
+    assert ABSOLUTE.search(text)
+    assert not ABSOLUTE.search("http://www.w3.org/2000/svg </text></g> images/s GB/s a/b/c")
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", KEPT)
+def test_a_run_replaces_what_is_stored(execute: Execute, name: str) -> None:
+    """After a run without a GPU nothing is left of the outputs of the H200."""
+    assert any("H200" in text for cell in stored(name) for text in texts_of(cell))
+    ran = execute(name, 0)
+    assert not [text for cell in ran.cells for text in texts_of(cell) if "H200" in text]
 
 
 # -- the quickstart -------------------------------------------------------------------------

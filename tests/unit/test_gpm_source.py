@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import gpumagic
 import nvml_stub
 from gpumagic.metrics import of_source
 from gpumagic.sources.gpm import checked, stamps
+from stub_script import run_script
 
 needs_stub = pytest.mark.skipif(nvml_stub.compiler() is None, reason="needs Linux and gcc")
 pytest.importorskip("pynvml")
@@ -85,20 +80,7 @@ UNSUPPORTED = "not supported: SM activity is counted from Hopper on"
 @pytest.fixture
 def run(tmp_path: Path, libraries: Path) -> Run:
     """Run a script with the stub at hand; return what it said."""
-
-    def run(script: str) -> Any:
-        paths = [Path(gpumagic.__file__).parents[1], Path(__file__).parents[1]]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-        outcome = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROLOGUE + textwrap.dedent(script),
-             str(libraries), str(tmp_path)],
-            env=environment, capture_output=True, text=True, timeout=60,
-        )
-        assert outcome.returncode == 0, outcome.stderr
-        assert outcome.stderr == ""
-        return json.loads(outcome.stdout)
-
-    return run
+    return lambda script: run_script(PROLOGUE, script, libraries, tmp_path)
 
 
 # -- values ----------------------------------------------------------------------------------

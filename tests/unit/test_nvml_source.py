@@ -5,23 +5,19 @@ Each script runs in a process of its own, in which the stub is the driver.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import gpumagic
 import nvml_stub
 from gpumagic.metrics import of_source
 from gpumagic.sources.nvml_library import SLOW_CALL_S, QuickCall, reason_of
 from gpumagic.sources.nvml_processes import split_memory
 from gpumagic.sources.nvml_rings import place, thin
+from stub_script import run_script
 
 needs_stub = pytest.mark.skipif(nvml_stub.compiler() is None, reason="needs Linux and gcc")
 pytest.importorskip("pynvml")
@@ -74,30 +70,14 @@ def refusal(*names):
 Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
-def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("nvml-libraries")
-
-
 @pytest.fixture
-def run(tmp_path: Path, nvml_libraries: Path) -> Run:
+def run(tmp_path: Path, libraries: Path) -> Run:
     """Run a script with the stub at hand; return what it said."""
+    return partial(_run, libraries, tmp_path)
 
-    def run(script: str, *, first_on_path: Path | None = None) -> Any:
-        paths = [Path(gpumagic.__file__).parents[1], Path(__file__).parents[1]]
-        if first_on_path is not None:
-            paths.insert(0, first_on_path)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-        outcome = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROLOGUE + textwrap.dedent(script),
-             str(nvml_libraries), str(tmp_path)],
-            env=environment, capture_output=True, text=True, timeout=60,
-        )
-        assert outcome.returncode == 0, outcome.stderr
-        assert outcome.stderr == ""
-        return json.loads(outcome.stdout)
 
-    return run
+def _run(libraries: Path, folder: Path, script: str, **more: Any) -> Any:
+    return run_script(PROLOGUE, script, libraries, folder, **more)
 
 
 # -- which GPUs ------------------------------------------------------------------------------
