@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -18,9 +19,11 @@ from .allocator_look import AllocatorLook
 from .cell_profiles import profile_of
 from .devices import cuda_module
 from .memory.streams import streams_state
-from .sample import Span, SpanStatus
+from .options import parse_gpus
+from .sample import Device, Span, SpanStatus
 from .session import Lease, Session
 from .views.footer import FooterLine, build_footer
+from .views.footer_words import ending_of
 from .views.ranking import RankedCell, Ranking, rank, ranked_cell
 
 if TYPE_CHECKING:
@@ -88,6 +91,9 @@ class Footers:
         self._look = AllocatorLook(session.recording, session.clock)
         self._told: frozenset[str] = frozenset()
         self._titles: deque[tuple[int, str]] = deque(maxlen=_MOST_CELLS)
+        # Of cells that have a report of their own: what runs in each thread, what failed by what.
+        self._measured: dict[int, int] = {}
+        self._errors: deque[tuple[int, str]] = deque(maxlen=_MOST_CELLS)
 
     # -- on and off -----------------------------------------------------------------------
 
@@ -99,11 +105,18 @@ class Footers:
     def start(self) -> str:
         """Claim sampling for footers from the next cell on; return what they will show.
 
-        Raises :class:`~gpumagic.errors.DeviceError` for a GPU of the settings that is not there.
+        Where they are on, GPUs that the settings name by now take the place of those before.
+        Raises :class:`~gpumagic.errors.DeviceError` for a GPU of the settings that is not
+        there; what was on stays on.
         """
-        if self._lease is None:
+        old = self._lease
+        if old is None or old.gpus != parse_gpus(self.session.settings.gpus):
+            # The new claim comes first: where it fails, the old one is still there.
             self._lease = self.session.lease("footers")
+            if old is not None:
+                old.release()
             self._look.changed()
+        assert self._lease is not None
         return self._announce(self._lease)
 
     def stop(self) -> bool:
@@ -130,16 +143,19 @@ class Footers:
         absent: dict[str, str] = {}
         for metric, word in (
             ("gpu_utilization_ratio", "GPU-Util"), ("gpu_sm_active_ratio", "SM active"),
-            ("gpu_energy_joules", "energy"),
         ):
             reasons = [gpu.absent.get(metric) for gpu in gpus]
             if None not in reasons:
                 absent[metric] = f"{word} ({reasons[0]})"
+        no_energy, estimate = _energy_of(gpus)
+        if no_energy:
+            absent["gpu_energy_joules"] = f"energy ({no_energy})"
         self._told = frozenset(absent)
         missing = f" n/a: {'; '.join(absent.values())}." if absent else ""
+        slices = "gpu_utilization_ratio" in absent and "gpu_sm_active_ratio" not in absent
         return (
-            "Footers are on: time, GPU-Util, peak memory, energy. Quiet: cells under"
-            f" {SHORT_S:g} s without GPU work.{missing}"
+            f"Footers are on: time, {'SM active' if slices else 'GPU-Util'}, peak memory, energy"
+            f"{estimate}. Quiet: cells under {SHORT_S:g} s without GPU work.{missing}"
         )
 
     # -- cells ----------------------------------------------------------------------------
@@ -165,6 +181,9 @@ class Footers:
         a cell that was not short, and one look at the allocator for any other.
         """
         running = self._running.pop(get_ident(), None)
+        measured = self._measured.pop(get_ident(), None)
+        if measured is not None and error is not None:
+            self._errors.append((measured, error))
         session = self.session
         end = self._last_end = session.clock()
         if self._lease is None or not session.alive:
@@ -195,7 +214,10 @@ class Footers:
         assert self._lease is not None
         assert span.end is not None
         title = title_of(running.source)
-        bare = RankedCell(span.label, title, span.end - span.start)
+        words, marked = ending_of(span.status, error)
+        bare = RankedCell(
+            span.label, title, span.end - span.start, words=words, marked=marked
+        )
         cell = SeenCell(
             span, title, error, self._lease.gpus, running.earliest, math.inf, 0.0, running.cuda,
             bare,
@@ -218,8 +240,12 @@ class Footers:
         )
 
     def note_measured(self, number: int, source: str) -> None:
-        """Remember the first line of a cell that has a report of its own, for the list."""
+        """Remember the first line of a cell that has a report of its own, for the list.
+
+        It is this thread's cell, and runs.
+        """
         self._titles.append((number, title_of(source)))
+        self._measured[get_ident()] = number
 
     # -- what was seen --------------------------------------------------------------------
 
@@ -261,15 +287,30 @@ class Footers:
 
     def ranking(self, by: str = "time", count: int = 10) -> Ranking:
         """Rank all that was seen; see :func:`~gpumagic.views.ranking.rank`."""
-        titles = dict(self._titles)
+        titles, errors = dict(self._titles), dict(self._errors)
         return rank(
             [
                 one.ranked if isinstance(one, SeenCell)
-                else ranked_cell(one, titles.get(one.number or 0, ""))
+                else ranked_cell(one, titles.get(one.number or 0, ""), errors.get(one.number or 0))
                 for one in self._all()
             ],
             by, count,
         )
+
+
+def _energy_of(gpus: Sequence[Device]) -> tuple[str, str]:
+    """Say of some GPUs why their energy is n/a, or in a clause that it is an estimate."""
+    reasons = [
+        (reason, gpu.absent.get("gpu_power_watts")) for gpu in gpus
+        if (reason := gpu.absent.get("gpu_energy_joules")) is not None
+    ]
+    if not reasons:
+        return "", ""
+    # The energy of all GPUs together is known only with that of each.
+    unknown = next((reason for reason, no_power in reasons if no_power is not None), "")
+    if unknown:
+        return unknown, ""
+    return "", f"; energy is estimated from power ({reasons[0][0]})"
 
 
 def title_of(source: str) -> str:

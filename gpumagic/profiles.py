@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Profile"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """What was measured of one cell or block.
 
@@ -31,7 +31,7 @@ class Profile:
     ``waterfalls`` where each GPU's memory was. ``peak_method`` says how the peak of torch's
     memory was found if its exact peak was asked for ("exact from the allocator's history", or
     why not), and is empty otherwise. It shows itself as HTML in a notebook and as
-    text elsewhere.
+    text elsewhere. Two profiles are equal only if they are the same object.
     """
 
     span: Span
@@ -72,6 +72,11 @@ class Profile:
             return None
         return sum(part for part in parts if part is not None)
 
+    @property
+    def energy_estimated(self) -> bool:
+        """Whether ``energy_joules`` rests, for any GPU, on power instead of the counter."""
+        return any(gpu.energy.method == "estimate" for gpu in self.summary.gpus)
+
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values for JSON, in base units; absent is an absent key."""
         return {
@@ -108,7 +113,10 @@ class Profile:
         return render_html(self)
 
     def __repr__(self) -> str:
-        return f"<Profile {self.name} {self.wall_s:.3f} s {self.exit}>"
+        from .views.wording import clean
+
+        # A name is the user's: control codes would reach the terminal.
+        return f"<Profile {clean(self.name)} {self.wall_s:.3f} s {self.exit}>"
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None

@@ -45,10 +45,26 @@ class Device:
 
     @property
     def label(self) -> str:
-        """The name that views print: ``GPU 0``, or ``Host``."""
+        """The name that views print: ``GPU 0``, ``GPU 0 MIG 1a2b`` for a slice, or ``Host``."""
         if self.kind == "host":
             return "Host"
-        return f"GPU {self.nvml_index}" if self.nvml_index is not None else self.id[:12]
+        if self.nvml_index is None:
+            return self.id[:12]
+        return f"GPU {self.nvml_index} {self._slice}".rstrip()
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether this is a MIG slice: its GPU's ``nvml_index`` is not its own."""
+        return self.id.startswith("MIG-")
+
+    @property
+    def _slice(self) -> str:
+        """What tells a slice from the others of its GPU, or nothing."""
+        if not self.is_slice:
+            return ""
+        # Before driver R470 the id was MIG-<the GPU's UUID>/<GPU instance>/<compute instance>.
+        _, _, instances = self.id.partition("/")
+        return f"MIG {instances or self.id[4:8]}"
 
     @property
     def torch_label(self) -> str:

@@ -22,14 +22,14 @@ PARTS: tuple[str, ...] = (
     "outside torch",
     "other processes",
     "driver",
-    "not told apart",
+    "remainder",
     "free",
 )
 """The names of all parts, in the order in which they are listed and drawn.
 
 ``context`` is the CUDA context and all other memory of this process that is not torch's;
 ``outside torch`` stands for it and other processes where the driver does not tell processes
-apart; ``not told apart`` is the remainder, what the figures leave unexplained.
+apart; ``remainder`` is what the figures leave unexplained.
 """
 
 
@@ -81,19 +81,17 @@ class Waterfall:
 _MOMENTS: tuple[Moment, ...] = ("before", "highest", "after")
 _SMALLEST_REMAINDER = 1 << 20
 
-_NO_TORCH = "context: all of this process's memory; torch holds none of it"
-_DRIVER_INSIDE = (
-    "not told apart: the driver's own memory is in it; this driver counts it as used"
-)
+_NO_TORCH = "context: this process's memory; torch holds nothing on this GPU"
+_DRIVER_INSIDE = "remainder: the driver's own memory is in it; this driver counts it as used"
 _UNFIT = (
     "cached: cut to what the driver counted; its figures and torch's were read up to {} apart"
 )
 _OUTSIDE = (
-    "outside torch: this process's CUDA context and other libraries, {}other processes; not told"
-    " apart: {}"
+    "outside torch: this process's CUDA context and other libraries, {}other processes in one"
+    " figure: {}"
 )
 _NOT_READ = "the GPU's memory was not read near the cell"
-_NO_ALLOCATOR = "not told apart: torch's memory is in it; its allocator was not read near then"
+_NO_ALLOCATOR = "remainder: torch's memory is in it; its allocator was not read near then"
 
 
 def build_waterfall(
@@ -167,7 +165,7 @@ def _parts(
         found["driver"] = room.driver
     elif left > _SMALLEST_REMAINDER:
         notes[_DRIVER_INSIDE] = None
-    found["not told apart"] = left + room.total - room.used - room.free - (room.driver or 0.0)
+    found["remainder"] = left + room.total - room.used - room.free - (room.driver or 0.0)
     found["free"] = room.free
     return found
 
@@ -177,7 +175,7 @@ def _listed(parts: Mapping[str, float | Part]) -> Iterator[Part]:
     for name in PARTS:
         part = parts.get(name, 0.0)
         part = part if isinstance(part, Part) else Part(name, part)
-        least = _SMALLEST_REMAINDER if name == "not told apart" else 0.0
+        least = _SMALLEST_REMAINDER if name == "remainder" else 0.0
         if part.bytes > least:
             yield part
 

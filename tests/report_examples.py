@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpumagic.diagnosis import Finding
 from gpumagic.profiles import Profile
 from gpumagic.recording import Recording
-from gpumagic.sample import HOST, Device, Sample, Span, SpanStatus
+from gpumagic.sample import HOST, Device, Gap, Sample, Span, SpanStatus
 from gpumagic.summary import summarise
 from gpumagic.views.scene import build_scene
 from gpumagic.waterfall import MemoryState, Moment, Part, Waterfall
@@ -191,6 +191,39 @@ def training(
         feed(found, device.id, "nvml_slow", energy, wall)
     feed(found, HOST, "host", working(workers, loaders=loaders, held=held), wall)
     return profile(found, wall, **more)  # type: ignore[arg-type]
+
+
+def slices(*active: float, wall: float = 6.0) -> Profile:
+    """Return a cell on MIG slices of GPU 0, each with a share of its SMs active."""
+    devices = [
+        Device(f"MIG-{index + 1}a2b3c4d-0000", "gpu", "NVIDIA H200 MIG 1g.18gb", 0,
+               0 if index == 0 else None, constants=H200,
+               absent={"gpu_utilization_ratio": "not on a MIG slice"})
+        for index in range(len(active))
+    ]
+    found = recording(*devices)
+    for device, share in zip(devices, active, strict=True):
+        values = {k: v for k, v in idle(0).items() if k != "gpu_utilization_ratio"}
+        feed(found, device.id, "nvml", lambda _, values=values: values, wall)  # type: ignore[misc]
+        feed(found, device.id, "gpm", lambda _, s=share: {"gpu_sm_active_ratio": s}, wall)  # type: ignore[misc]
+    return profile(found, wall)
+
+
+LOST = "the GPU is lost (fallen off the bus, or reset)"
+
+
+def losing(gpus: int, at: float, wall: float, lost: int = 1) -> Profile:
+    """Return a cell in which the first ``lost`` GPUs were lost at a time."""
+    found = recording(*(gpu(index) for index in range(gpus)), host())
+    feed(found, HOST, "host", working(0), wall)
+    for index in range(gpus):
+        for tick in range(-10, round(wall * 10) + 2):
+            if index >= lost or tick < at * 10:
+                values = {**idle(0), "gpu_utilization_ratio": 0.7}
+                found.append(Sample(START + tick / 10 + 0.02, f"GPU-{index}", "nvml", values))
+    for index in range(lost):
+        found.add_gap(Gap(START + at, None, "nvml", f"GPU-{index}", LOST))
+    return profile(found, wall, streams="unknown")
 
 
 def on_host(wall: float = 3.2, **more: object) -> Profile:

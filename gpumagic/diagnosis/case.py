@@ -7,6 +7,7 @@ not only of its mean.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from .thresholds import Thresholds
 __all__ = ["Case", "Value", "at_least", "at_most", "mean_of"]
 
 Value = float | None
+Readings = list[tuple[float, float]]
 
 _SLOT_S = 0.5
 _MOST_SLOTS = 240
@@ -58,6 +60,10 @@ class Case:
     thresholds: Thresholds = field(default_factory=Thresholds)
     waterfall: Waterfall | None = None
     streams: str = "unknown"
+    _read: dict[str, Readings] = field(default_factory=dict, repr=False, compare=False)
+    _made: dict[tuple[str | int, ...], list[Value]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def span(self) -> Span:
@@ -141,40 +147,61 @@ class Case:
         start = self.span.start
         return tuple((start + i * width, start + (i + 1) * width) for i in range(count))
 
-    def readings(self, metric: str) -> list[tuple[float, float]]:
-        """Return the readings of a metric that count in the cell."""
-        assert self.span.end is not None
-        row = METRICS[metric]
-        owner = HOST if row.source in ("host", "cell") else self.device
-        return list(
-            self.recording.series(metric, owner, self.span.start + row.reach_s, self.span.end)
-        )
+    def readings(self, metric: str) -> Readings:
+        """Return the readings of a metric that count in the cell: times and values."""
+        if metric not in self._read:
+            assert self.span.end is not None
+            row = METRICS[metric]
+            owner = HOST if row.source in ("host", "cell") else self.device
+            self._read[metric] = list(
+                self.recording.series(metric, owner, self.span.start + row.reach_s, self.span.end)
+            )
+        return self._read[metric]
 
     def over_time(self, metric: str) -> list[Value]:
         """Return a metric's mean in each slot; a reading speaks of the time before its stamp.
 
         A slot without a reading takes the next one, if that still speaks of the slot.
         """
-        row = METRICS[metric]
-        back = row.reach_s / 2
-        points = [(time - back, time, value) for time, value in self.readings(metric)]
-        found: list[Value] = []
-        for start, end in self.slots:
-            inside = [value for middle, _, value in points if start <= middle < end]
-            if not inside:
-                inside = [v for _, t, v in points if t - row.reach_s <= start and t >= end][:1]
-            found.append(sum(inside) / len(inside) if inside else None)
+        return self._once(("mean", metric), lambda: self._means(metric))
+
+    def _means(self, metric: str) -> list[Value]:
+        row, points = METRICS[metric], self.readings(metric)
+        found = self._binned((time - row.reach_s / 2, value) for time, value in points)
+        times = [time for time, _ in points]
+        for index, (start, end) in enumerate(self.slots):
+            if found[index] is None:
+                after = bisect_left(times, end)
+                if after < len(times) and times[after] - row.reach_s <= start:
+                    found[index] = points[after][1]
         return found
+
+    def _binned(self, points: Iterable[tuple[float, float]]) -> list[Value]:
+        """Return the mean of the points in each slot."""
+        start, width = self.span.start, self.wall_s / len(self.slots)
+        sums, counts = [0.0] * len(self.slots), [0] * len(self.slots)
+        for time, value in points:
+            index = int((time - start) / width) if width else 0
+            if 0 <= index < len(sums):
+                sums[index] += value
+                counts[index] += 1
+        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
     def near(self, metric: str) -> list[Value]:
         """Return for each slot the reading of a state that is nearest to its middle."""
+        return self._once(("near", metric), lambda: self._nearest(metric))
+
+    def _nearest(self, metric: str) -> list[Value]:
         points = self.readings(metric)
+        times = [time for time, _ in points]
         found: list[Value] = []
         for start, end in self.slots:
             middle = (start + end) / 2
-            point = min(points, key=lambda p: abs(p[0] - middle), default=None)
-            there = point is not None and abs(point[0] - middle) <= _NEAR_S
-            found.append(point[1] if point is not None and there else None)
+            after = bisect_left(times, middle)
+            beside = [i for i in (after - 1, after) if 0 <= i < len(times)]
+            nearest = min(beside, key=lambda i: abs(times[i] - middle), default=None)
+            there = nearest is not None and abs(times[nearest] - middle) <= _NEAR_S
+            found.append(points[nearest][1] if nearest is not None and there else None)
         return found
 
     def throughout(self, metric: str) -> list[Value]:
@@ -184,12 +211,15 @@ class Case:
 
     def places(self, *codes: int) -> list[Value]:
         """Return in which share of each slot's readings the cell was at some of CELL_PLACES."""
-        points = self.readings("cell_place_state")
-        found: list[Value] = []
-        for start, end in self.slots:
-            inside = [int(v) in codes for t, v in points if start <= t < end]
-            found.append(sum(inside) / len(inside) if inside else None)
-        return found
+        return self._once(("places", *codes), lambda: self._binned(
+            (time, float(int(place) in codes)) for time, place in self.readings("cell_place_state")
+        ))
+
+    def _once(self, key: tuple[str | int, ...], make: Callable[[], list[Value]]) -> list[Value]:
+        """Make what several rules ask for only once."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def where(self, holds: Callable[[int], bool]) -> list[int]:
         """List the slots for which a condition holds; a single slot between two is taken along."""

@@ -247,7 +247,8 @@ def allocator_stats(device: int | None = None) -> AllocatorReport:
     found = torch_devices(cuda)
     if device is not None:
         if not 0 <= device < len(found):
-            raise DeviceError(f"no cuda:{device}: torch has {len(found)} GPUs, from cuda:0 on")
+            count = "1 GPU" if len(found) == 1 else f"{len(found)} GPUs"
+            raise DeviceError(f"no cuda:{device}: torch has {count}, from cuda:0 on")
         found = [found[device]]
     figures = {index: _torch_figures(cuda, index) for index, _, _ in found}
     driver, order, reason = _driver_figures({index for index, _, _ in found})

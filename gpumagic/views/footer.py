@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..summary import DeviceSummary, Figure
 from ..units import amount, bytes_text, duration
+from .footer_words import words_of
 from .parts import Row
+from .report_idle import use_of
 from .report_rows import TOO_SHORT, cpu_figure
 from .spark import bars, spark_svg
 from .wording import clean
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from ..profiles import Profile
 
 __all__ = [
-    "FooterLine", "Quantity", "build_footer", "busiest", "code_html", "footer_html",
-    "footer_text", "peak_of", "words_of",
+    "MARK", "FooterLine", "Quantity", "build_footer", "busiest", "code_html", "footer_html",
+    "footer_text", "peak_of",
 ]
 
 _UTIL = "gpu_utilization_ratio"
@@ -28,6 +30,9 @@ _USED = "gpu_memory_used_bytes"
 _SPARK_HEIGHT = 14
 _SPARK_CELLS = 12
 _LONGEST_WORDS = 160
+
+MARK = "<i>! </i>"
+"""The orange square of a finding; its text shows only where the styles are stripped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ class FooterLine:
 
     ``use`` is GPU-Util and SM active of the busiest GPU, or the cores used where there is no
     GPU. ``peak`` and ``energy`` are ``None`` where the column stays empty; ``peak_note`` says
-    what the peak is of. ``words`` has code between backticks; ``marked`` is true for a finding.
+    what the peak is of, ``energy_note`` that the energy is an estimate. ``words`` has code
+    between backticks; ``marked`` is true for a finding.
     """
 
     wall: Quantity
@@ -56,15 +62,19 @@ class FooterLine:
     energy: Quantity | None
     words: str
     marked: bool
+    energy_note: str = ""
 
 
 # -- what there is to say -------------------------------------------------------------------
 
 
 def busiest(profile: Profile) -> DeviceSummary | None:
-    """Return the GPU with the highest mean GPU-Util, the first of equals, or ``None``."""
+    """Return the GPU with the highest mean GPU-Util, the first of equals, or ``None``.
+
+    For a GPU without GPU-Util, SM active counts.
+    """
     def rank(gpu: DeviceSummary) -> tuple[float, bool]:
-        mean = gpu.figure(_UTIL).mean
+        mean = use_of(gpu).mean
         return (-1.0 if mean is None else mean, gpu.device.torch_index is not None)
 
     return max(profile.summary.gpus, key=rank, default=None)
@@ -93,20 +103,6 @@ def _lowest_peak(figure: Figure) -> float:
     return figure.peak if figure.peak_low is None else figure.peak_low
 
 
-def words_of(profile: Profile, error: str | None = None) -> tuple[str, bool]:
-    """Return a cell's one finding in short, or how it ended, and whether it gets the mark."""
-    # A hint beside "all is well" has its place in the report.
-    first = next((f for f in profile.findings if f.severity != "hint"), None)
-    first = first or next(iter(profile.findings), None)
-    if first is not None:
-        return clean(first.short or first.lead), first.severity != "well"
-    if profile.exit == "error":
-        return (f"failed: {clean(error)}" if error else "failed"), True
-    if profile.exit == "interrupted":
-        return "interrupted", False
-    return "", False
-
-
 def build_footer(
     profile: Profile,
     *,
@@ -126,21 +122,22 @@ def build_footer(
     if gpu is None:
         use, peak, note = _host(profile, cores)
         return FooterLine(wall, _row(profile, "host", "cpu"), use, peak, note, None, words, marked)
-    util = gpu.figure(_UTIL)
-    if not words and util.reason.startswith(TOO_SHORT):
+    used = use_of(gpu)
+    if not words and used.mean is None and used.reason.startswith(TOO_SHORT):
         words = "too short to say how busy"
-    if not words and len(profile.summary.gpus) > 1 and util.mean is not None:
+    if not words and len(profile.summary.gpus) > 1 and used.mean is not None:
         words = f"{clean(gpu.device.label)}, the busiest of {len(profile.summary.gpus)}"
     bytes_, note = peak_of(profile)
     joules = profile.energy_joules
-    energy = None
+    energy, estimated = None, ""
     if joules is not None:
-        energy = Quantity("", *amount(joules, "joules"))
+        estimated = "estimated from power" if profile.energy_estimated else ""
+        energy = Quantity("≈" if estimated else "", *amount(joules, "joules"))
     elif "gpu_energy_joules" not in told:
         energy = Quantity("", "n/a")
     return FooterLine(
         wall, _row(profile, gpu.device.id, "util"), _use(gpu, told),
-        _bytes("peak", bytes_), note, energy, words, marked,
+        _bytes("peak", bytes_), note, energy, words, marked, estimated,
     )
 
 
@@ -157,6 +154,8 @@ def _wall(seconds: float) -> Quantity:
 
 def _use(gpu: DeviceSummary, told: frozenset[str]) -> tuple[Quantity, ...]:
     util, active = gpu.figure(_UTIL).mean, gpu.figure(_SM).mean
+    if util is None and active is not None:
+        return (Quantity("SM", *amount(active, "ratio")),)
     if util is None:
         return () if _UTIL in told else (Quantity("GPU", "n/a"),)
     if active is None:
@@ -200,12 +199,13 @@ _STYLE = (
     ".gpf .l{color:var(--jp-ui-font-color2,#7a7a7a)}.gpf b{font-weight:400}"
     ".gpf .t{width:50px}.gpf .s{width:92px;margin:3px 18px 0 12px}"
     ".gpf .u{width:126px;display:flex}.gpf .u>*{margin-left:4px}.gpf .u>:first-child{margin:0}"
-    ".gpf .u b{min-width:25px}.gpf .p{width:112px}.gpf .e{width:62px}"
+    ".gpf .u b{min-width:25px}.gpf .p{width:112px}.gpf .e{width:72px}"
     ".gpf .w{flex:1 1 0;min-width:0;margin-left:16px;text-align:left;overflow:hidden;"
     "text-overflow:ellipsis;color:var(--jp-ui-font-color2,#7a7a7a)}"
     ".gpf .w code{font-size:12px;padding:0!important;background:none!important;color:inherit;"
     "white-space:nowrap!important}"
-    ".gpf i{display:inline-block;width:8px;height:8px;margin-right:6px;background:#d9730d}"
+    ".gpf i{display:inline-block;width:8px;height:8px;margin-right:6px;background:#d9730d;"
+    "font-size:0;overflow:hidden}"
     ".gpf svg{display:block;overflow:visible}.gpf svg svg{overflow:hidden}"
     ".gpf .use{fill:#2f7fc1}.gpf .held{fill:#d9730d}"
     ".gpf .line{fill:none;stroke:#8c8c8c;stroke-width:1.4;vector-effect:non-scaling-stroke}"
@@ -216,7 +216,7 @@ _STYLE = (
 def footer_html(line: FooterLine) -> str:
     """Write a footer as one ``<div>`` without script; every text from outside is escaped."""
     spark = spark_svg(line.row, _SPARK_HEIGHT) if line.row is not None else ""
-    mark = "<i></i>" if line.marked else ""
+    mark = MARK if line.marked else ""
     title = escape(line.words.replace("`", ""), quote=True)
     # The spaces are for places that strip the styles, such as a notebook not yet trusted.
     return (
@@ -224,7 +224,8 @@ def footer_html(line: FooterLine) -> str:
         f'<span class="t">{_quantity(line.wall)}</span> <span class="s">{spark}</span> '
         f'<span class="u">{" ".join(map(_quantity, line.use))}</span> '
         f'<span class="p" title="{escape(line.peak_note, quote=True)}">{_quantity(line.peak)}'
-        f'</span> <span class="e">{_quantity(line.energy)}</span> '
+        f'</span> <span class="e" title="{escape(line.energy_note, quote=True)}">'
+        f'{_quantity(line.energy)}</span> '
         f'<span class="w" title="{title}">{mark}{code_html(line.words)}</span></div>'
     )
 
@@ -254,15 +255,16 @@ def code_html(text: str) -> str:
 
 def footer_text(line: FooterLine) -> str:
     """Write a footer as one line of text in fixed columns; a finding begins with ``!``."""
-    heights = line.row.traces[0].heights if line.row is not None and line.row.traces else ()
-    spark = bars(heights, _SPARK_CELLS) if heights else ""
+    traces = line.row.traces if line.row is not None else ()
+    drawn = (t.heights for t in traces if any(h is not None for h in t.heights))
+    spark = bars(next(drawn, ()), _SPARK_CELLS)
     use = " ".join(_text(quantity, 3) for quantity in line.use)
     words = line.words.replace("`", "")
     if len(words) > _LONGEST_WORDS:
         words = words[: _LONGEST_WORDS - 1].rstrip() + "…"
     parts = [
         f"{_text(line.wall):>8}", f"{spark:<{_SPARK_CELLS}}", f"{use:<16}",
-        f"{_text(line.peak):>15}", f"{_text(line.energy):>7}",
+        f"{_text(line.peak):>15}", f"{_text(line.energy):>9}",
         f"! {words}" if line.marked else words,
     ]
     return "  ".join(parts).rstrip()

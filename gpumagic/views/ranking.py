@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..units import bytes_text, duration, quantity
-from .footer import busiest, code_html, peak_of, words_of
+from .footer import MARK, busiest, code_html, peak_of
+from .footer_words import words_of
 from .wording import clean
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ _COLUMNS = ("time", "GPU-Util", "peak", "energy")
 class RankedCell:
     """One cell of the list: its number or name, its code's first line, and its figures.
 
-    ``util`` is the mean GPU-Util of the busiest GPU, ``peak`` in bytes and ``joules`` of all
-    GPUs; ``None`` was not measured. ``words`` has code between backticks; ``marked`` is true
-    for a finding.
+    ``util`` is the mean GPU-Util of the busiest GPU and ``active`` its mean SM active, which is
+    shown where the GPU has no GPU-Util. ``peak`` is in bytes and ``joules`` of all GPUs,
+    ``estimated`` where they rest on power; ``None`` was not measured. ``words`` has code between
+    backticks; ``marked`` is true for a finding.
     """
 
     label: str
@@ -39,6 +41,8 @@ class RankedCell:
     joules: float | None = None
     words: str = ""
     marked: bool = False
+    active: float | None = None
+    estimated: bool = False
 
 
 ORDERS: Mapping[str, Callable[[RankedCell], float | None]] = MappingProxyType(
@@ -89,6 +93,8 @@ def ranked_cell(profile: Profile, title: str = "", error: str | None = None) -> 
         joules=profile.energy_joules,
         words=words,
         marked=marked,
+        active=gpu.figure("gpu_sm_active_ratio").mean if gpu is not None else None,
+        estimated=profile.energy_estimated,
     )
 
 
@@ -114,10 +120,13 @@ def _cut(text: str, length: int) -> str:
 
 def _figures(cell: RankedCell) -> tuple[str, str, str, str]:
     peak = "n/a" if cell.peak is None else bytes_text(cell.peak)
-    return (
-        duration(cell.wall_s), quantity(cell.util, "ratio"), peak,
-        quantity(cell.joules, "joules"),
-    )
+    joules = quantity(cell.joules, "joules")
+    if cell.estimated and cell.joules is not None:
+        joules = f"≈ {joules}"
+    util = quantity(cell.util, "ratio")
+    if cell.util is None and cell.active is not None:
+        util = f"SM {quantity(cell.active, 'ratio')}"
+    return duration(cell.wall_s), util, peak, joules
 
 
 def _caption(ranking: Ranking) -> str:
@@ -174,7 +183,8 @@ _STYLE = (
     ".gpl table thead th{font-size:11px}"
     ".gpl table code{font-size:12px;padding:0!important;background:none!important;color:inherit;"
     "white-space:nowrap!important}"
-    ".gpl i{display:inline-block;width:8px;height:8px;margin-right:6px;background:#d9730d}"
+    ".gpl i{display:inline-block;width:8px;height:8px;margin-right:6px;background:#d9730d;"
+    "font-size:0;overflow:hidden}"
 )
 
 
@@ -197,5 +207,5 @@ def _cells(cell: RankedCell) -> Iterator[str]:
     yield f'<td class="a"><code>{title}</code></td>' if title else "<td></td>"
     for figure in _figures(cell):
         yield f'<td class="l">{figure}</td>' if figure == "n/a" else f"<td>{figure}</td>"
-    mark = "<i></i>" if cell.marked else ""
+    mark = MARK if cell.marked else ""
     yield f'<td class="w">{mark}{code_html(cell.words)}</td>'

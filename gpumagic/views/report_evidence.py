@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["evidence", "notes"]
 
 _ALLOCATED = "torch_allocated_bytes"
+_BY_COUNTERS = ": peak by torch's counters"
 
 
 def evidence(profile: Profile, lines: Sequence[ReportLine]) -> str:
@@ -63,11 +64,12 @@ def _cost(profile: Profile) -> str:
 
 
 def _peak(profile: Profile) -> str:
-    """Say how well the peak of torch's memory is known."""
+    """Say how well the peak of torch's memory is known, or why an exact one asked for is none."""
     figures = [f for gpu in profile.summary.gpus if (f := gpu.figure(_ALLOCATED)).peak is not None]
-    if not figures:
-        return ""
     told = clean(profile.peak_method)
+    if not figures:
+        # Without figures of torch there is no peak by its counters either.
+        return f"--peak exact: {told.removesuffix(_BY_COUNTERS)}" if told else ""
     if told.startswith("exact"):
         return f"peak {told}"
     words = _by_counters(figures)

@@ -16,6 +16,8 @@ __all__ = ["write_html"]
 
 _LONGEST_LABEL = 24
 _HEIGHTS = {1: 22, 2: 32, 3: 49}
+# The style hides the text of a mark: it is for places that strip the styles.
+_MARK = '<i class="mark">! </i>'
 
 # Notebook front ends stripe tables, set them in from the margins and align to the right.
 _STYLE = """
@@ -31,7 +33,7 @@ color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums;
 .gpm b{font-weight:600}
 .gpm code{white-space:nowrap;font-size:12px;padding:1px 4px;border-radius:3px;color:inherit;
 background:var(--jp-layout-color2,rgba(128,128,128,.15))}
-.gpm i{display:inline-block;box-sizing:content-box;
+.gpm i{display:inline-block;box-sizing:content-box;font-size:0;overflow:hidden;
 width:7px;height:7px;margin-right:4px;background:#2f7fc1}
 .gpm .outer{opacity:.42}.gpm .middle{opacity:.68}
 .gpm .mark{width:8px;height:8px;background:#d9730d;margin-right:6px}
@@ -96,7 +98,7 @@ def write_html(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
-    mark = '<i class="mark"></i>' if report.failed else ""
+    mark = _MARK if report.failed else ""
     parts = [text for text in (report.number, report.wall) if text]
     plain = [f'<span class="l">{escape(text)}</span>' for text in parts]
     plain.append(f'<span class="l">{mark}{escape(report.exit)}</span>')
@@ -124,7 +126,7 @@ def _verdict(report: Report) -> Iterator[str]:
             continue
         for sentence in sentences:
             lead, rest = _code(sentence.lead), _code(sentence.rest)
-            yield f'<p><i class="mark"></i><b>{lead}</b>{rest}</p>'
+            yield f"<p>{_MARK}<b>{lead}</b>{rest}</p>"
 
 
 # -- the table ------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def _group(group: Group) -> str:
 
 
 def _fact(fact: Fact) -> str:
-    mark = '<i class="dash"></i>' if fact.limited else ""
+    mark = '<i class="dash">! </i>' if fact.limited else ""
     if fact.value == "n/a":
         return f'<span class="l">{mark}{escape(fact.label)} n/a{escape(fact.rest)}</span>'
     value = escape(fact.value)

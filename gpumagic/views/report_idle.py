@@ -11,7 +11,7 @@ from .report_parts import Section
 from .report_rows import TOO_SHORT, scale_for, span_text
 from .wording import clean
 
-__all__ = ["did_work", "fold_idle", "labels_of", "sampled", "state_of", "steady"]
+__all__ = ["did_work", "fold_idle", "labels_of", "sampled", "state_of", "steady", "use_of"]
 
 _UTIL = "gpu_utilization_ratio"
 _USED = "gpu_memory_used_bytes"
@@ -33,6 +33,15 @@ def steady(figure: Figure, tolerance: float) -> bool:
     return not values or max(values) - min(values) <= tolerance
 
 
+def use_of(gpu: DeviceSummary) -> Figure:
+    """Return the figure that tells how busy a GPU was: GPU-Util, or SM active without that.
+
+    MIG slices have no GPU-Util.
+    """
+    util, active = gpu.figure(_UTIL), gpu.figure(_SM)
+    return active if util.mean is None and active.mean is not None else util
+
+
 def did_work(gpu: DeviceSummary) -> bool:
     """Tell whether SMs were active, which GPU-Util, in whole percents, does not always show."""
     return (gpu.figure(_SM).peak or 0.0) >= _LEAST_ACTIVE
@@ -40,14 +49,14 @@ def did_work(gpu: DeviceSummary) -> bool:
 
 def state_of(gpu: DeviceSummary) -> str:
     """Say in a word what a GPU did that needs no rows, or nothing if it does."""
-    util = gpu.figure(_UTIL)
     if gpu.lost_s:
         return ""
     if not (steady(gpu.figure(_ALLOCATED), 0) and steady(gpu.figure(_USED), _SAME_BYTES)):
         return ""
-    if util.peak == 0:
+    use = use_of(gpu)
+    if use.metric == _SM or use.peak == 0:
         return "" if did_work(gpu) else "idle"
-    return TOO_SHORT if util.peak is None and util.reason.startswith(TOO_SHORT) else ""
+    return TOO_SHORT if use.peak is None and use.reason.startswith(TOO_SHORT) else ""
 
 
 def fold_idle(
@@ -77,8 +86,8 @@ def _folded(state: str, group: Sequence[DeviceSummary]) -> str:
 
 
 def labels_of(devices: Sequence[Device]) -> str:
-    """Name GPUs briefly: ``GPU 1, 3 to 7``."""
-    numbers = [d.nvml_index for d in devices if d.nvml_index is not None]
+    """Name GPUs briefly: ``GPU 1, 3 to 7``; where one has no number of its own, each in full."""
+    numbers = [d.nvml_index for d in devices if d.nvml_index is not None and not d.is_slice]
     if len(numbers) < len(devices):
         return ", ".join(clean(d.label) for d in devices)
     runs: list[list[int]] = []

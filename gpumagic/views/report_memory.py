@@ -23,7 +23,7 @@ _MOMENTS = ("before", "highest", "after")
 _ALIKE = 0.01
 _MOST_TABLES = 2
 _HEIGHT = 11
-_BRIEF = {"live tensors": "live", "other processes": "others", "not told apart": "remainder"}
+_BRIEF = {"live tensors": "live", "other processes": "others"}
 _CLASSES = {
     "live tensors": "use",
     "cached": "use middle",
@@ -31,7 +31,7 @@ _CLASSES = {
     "outside torch": "use outer",
     "other processes": "other",
     "driver": "driver",
-    "not told apart": "unknown",
+    "remainder": "unknown",
     "free": "free",
 }
 
@@ -80,9 +80,9 @@ def _table(waterfall: Waterfall, total: float, title: str) -> MemoryTable:
     )
     names = [name for name in PARTS if any(line.part(name) for line in lines)]
     zero = scale.number(0.0)
-    if all((part := line.part("not told apart")) is None or part.text == zero for line in lines):
+    if all((part := line.part("remainder")) is None or part.text == zero for line in lines):
         # A remainder of nothing is no news.
-        names = [name for name in names if name != "not told apart"]
+        names = [name for name in names if name != "remainder"]
     return MemoryTable(title, scale.limit(total), tuple(names), lines)
 
 

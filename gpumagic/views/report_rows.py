@@ -15,7 +15,8 @@ from .strips import Scale, scale_of
 from .wording import clean
 
 __all__ = [
-    "TOO_SHORT", "cpu_figure", "gpu_section", "host_section", "limit_of", "scale_for", "span_text",
+    "TOO_SHORT", "cpu_figure", "gpu_section", "host_section", "limit_of", "limit_text",
+    "scale_for", "span_text",
 ]
 
 TOO_SHORT = "too short to say"
@@ -87,6 +88,12 @@ def limit_of(device: Device, metric: str) -> float | None:
     """Return the ceiling of a metric on a device, in base units."""
     ceiling = METRICS[metric].ceiling
     return device.constants.get(ceiling) if isinstance(ceiling, str) else ceiling
+
+
+def limit_text(scale: Scale, value: float) -> str:
+    """Write a limit with its unit; of one there is no plural."""
+    text = scale.limit(value)
+    return "1 core" if text == "1 cores" else text
 
 
 def cpu_figure(host: DeviceSummary) -> Figure:
@@ -219,7 +226,7 @@ def _strip(entries: Sequence[_Entry], row: Row | None, about: frozenset[str]) ->
         line, unit = _line(entry, _scale(entry, together), None if reason else row)
         line = replace(line, strong=entry.figure.metric in about)
         if not lines:
-            shared = unit if line.limit.partition(" ")[2].startswith(unit) else ""
+            shared = unit if line.limit.partition(" ")[2].startswith(_one_of(unit)) else ""
             top = row.limit if row is not None and not reason and row.limit[:4] == "top " else ""
             line = replace(line, top=top)
             shared = shared or (unit if not line.limit and top.endswith(unit) else "")
@@ -227,6 +234,10 @@ def _strip(entries: Sequence[_Entry], row: Row | None, about: frozenset[str]) ->
             line = replace(line, limit="")
         lines.append(line if unit == shared else replace(line, unit=unit))
     return Strip(tuple(lines), None if reason else row, reason)
+
+
+def _one_of(unit: str) -> str:
+    return "core" if unit == "cores" else unit
 
 
 def _brief(entries: Sequence[_Entry]) -> str:
@@ -253,7 +264,7 @@ def _line(entry: _Entry, scale: Scale, row: Row | None) -> tuple[ReportLine, str
     )
     limit = ""
     if entry.ceiling is not None:
-        limit = scale_for(figure.metric, [entry.ceiling]).limit(entry.ceiling) + entry.words
+        limit = limit_text(scale_for(figure.metric, [entry.ceiling]), entry.ceiling) + entry.words
     metric = entry.drawn or figure.metric
     trace = next((t for t in row.traces if t.metric == metric), None) if row else None
     ring = _ring(figure, scale, trace, row.ceiling) if entry.ringed and row and trace else None

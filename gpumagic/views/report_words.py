@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,9 @@ from ..sample import Device
 from ..summary import DeviceSummary, Figure
 from ..units import duration, part_of, quantity
 from .report_findings import findings, well
-from .report_idle import did_work, labels_of, sampled, state_of, steady
+from .report_idle import did_work, labels_of, sampled, state_of, steady, use_of
 from .report_parts import Sentence
-from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
+from .report_rows import TOO_SHORT, cpu_figure, limit_of, limit_text, scale_for, span_text
 from .strips import scale_of
 from .wording import clean, short_name
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["device_title", "verdict"]
 
 _UTIL = "gpu_utilization_ratio"
+_SM = "gpu_sm_active_ratio"
+_NAMES = {_UTIL: "GPU-Util", _SM: "SM active"}
 _USED = "gpu_memory_used_bytes"
 _ALLOCATED = "torch_allocated_bytes"
 _LONGEST_NAME = 40
@@ -88,31 +91,36 @@ def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
     if not gpus:
         return Sentence(_host(profile, wall))
     if len(gpus) == 1:
-        return Sentence(_one(gpus[0], "The GPU", wall, profile.wall_s))
+        # A slice is not the GPU.
+        subject = "" if gpus[0].device.is_slice else "The GPU"
+        return Sentence(_one(gpus[0], subject, wall, profile.wall_s))
     used = [gpu for gpu in shown if not state_of(gpu)]
     if len(used) == 1:
         only = _one(used[0], "", wall, profile.wall_s)
         # Whether one was used that could not be read is not known.
-        known = used[0].figure(_UTIL).mean is not None
-        return Sentence(f"Of {len(gpus)} GPUs one was used: {only}" if known else only)
+        known = use_of(used[0]).mean is not None
+        begin = f"Of {len(gpus)} GPUs one was used: "
+        return Sentence(begin + re.sub("^The ", "the ", only) if known else only)
     if not used and all(state_of(gpu) == "idle" for gpu in gpus):
-        return Sentence(f"None of the {len(gpus)} GPUs was used: GPU-Util 0 % throughout.")
+        names = " and ".join(dict.fromkeys(_NAMES[use_of(gpu).metric] for gpu in gpus))
+        return Sentence(f"None of the {len(gpus)} GPUs was used: {names} 0 % throughout.")
     return Sentence(_several(used or shown, len(gpus), wall))
 
 
 def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
     subject = subject or clean(gpu.device.label)
-    util = gpu.figure(_UTIL)
-    if util.mean is None:
-        return _unknown(util, subject, wall)
-    if util.peak == 0 and not did_work(gpu):
+    use = use_of(gpu)
+    if use.mean is None:
+        return _unknown(use, subject, wall)
+    if (use.metric == _SM or use.peak == 0) and not did_work(gpu):
         return _unused(gpu, subject)
     memory = _memory(gpu)
     if gpu.lost_s:
         wall = f"the {duration(max(wall_s - gpu.lost_s, 0.0))} that could be read"
-    return f"{subject} was busy {_share(util.mean)} of {wall} (GPU-Util)" + (
-        f"; {memory}." if memory else "."
-    )
+    text = f"{subject} was busy {_share(use.mean)} of {wall} (GPU-Util)"
+    if use.metric == _SM:
+        text = f"The SMs of {_inside(subject)} were active {_share(use.mean)} of {wall}"
+    return f"{text}; {memory}." if memory else f"{text}."
 
 
 def _share(mean: float) -> str:
@@ -145,21 +153,22 @@ def _lost(gpus: Sequence[DeviceSummary], wall_s: float) -> list[Sentence]:
 
 
 def _unused(gpu: DeviceSummary, subject: str) -> str:
+    name = _NAMES[use_of(gpu).metric]
     if gpu.lost_s:
-        return f"GPU-Util of {_inside(subject)} was 0 % while it could be read."
+        return f"{name} of {_inside(subject)} was 0 % while it could be read."
     if state_of(gpu):
         figure = gpu.figure(_USED)
         values = sampled(figure)
         if not values:
-            return f"{subject} was not used: GPU-Util 0 % throughout."
+            return f"{subject} was not used: {name} 0 % throughout."
         scale = scale_for(_USED, values)
         held = f"{scale.number(values[-1])} {scale.unit}"
-        return f"{subject} was not used: GPU-Util 0 % throughout, memory steady at {held}."
+        return f"{subject} was not used: {name} 0 % throughout, memory steady at {held}."
     figure = gpu.figure(_ALLOCATED)
     word = "tensors"
     if steady(figure, 0):
         figure, word = gpu.figure(_USED), "memory in use"
-    text = f"GPU-Util of {_inside(subject)} stayed at 0 %"
+    text = f"{name} of {_inside(subject)} stayed at 0 %"
     if figure.start is None or figure.end is None:
         return f"{text}; {word} changed."
     scale = scale_for(figure.metric, [figure.start, figure.end])
@@ -188,8 +197,13 @@ def _memory(gpu: DeviceSummary) -> str:
 
 
 def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
-    known = [(gpu.figure(_UTIL).mean, gpu) for gpu in used]
-    means = [(mean, gpu) for mean, gpu in known if mean is not None]
+    # One figure for all of them: SM active if more GPUs have that.
+    found = {
+        metric: [(mean, gpu) for gpu in used if (mean := gpu.figure(metric).mean) is not None]
+        for metric in (_UTIL, _SM)
+    }
+    counted = max((_UTIL, _SM), key=lambda metric: len(found[metric]))
+    means = found[counted]
     if not means:
         # What is too short for some is not known of all.
         figures = sorted(
@@ -199,12 +213,14 @@ def _several(used: Sequence[DeviceSummary], count: int, wall: str) -> str:
     highest, busiest = max(means, key=lambda item: item[0])
     lowest = min(mean for mean, _ in means)
     subject = f"{count} GPUs" if len(means) == count else f"{len(means)} of {count} GPUs"
-    spread = span_text(scale_of(_UTIL), lowest, highest)
+    spread = span_text(scale_of(counted), lowest, highest)
     verb = "was" if len(means) == 1 else "were"
     if any(gpu.lost_s for _, gpu in means):
         wall = "the time that could be read"
     text = f"{subject} {verb} busy {spread} % of {wall} (GPU-Util)"
-    if spread != span_text(scale_of(_UTIL), None, highest):
+    if counted == _SM:
+        text = f"The SMs of {subject} were active {spread} % of {wall}"
+    if spread != span_text(scale_of(counted), None, highest):
         text += f", {clean(busiest.device.label)} the most"
     metric = _ALLOCATED if any(gpu.figure(_ALLOCATED).measured for gpu in used) else _USED
     fullest = max(used, key=lambda gpu: max(sampled(gpu.figure(metric)), default=0.0))
@@ -220,7 +236,7 @@ def _host(profile: Profile, wall: str) -> str:
         return f"{text} for {wall}; no GPU was measured."
     scale, cores = scale_of(cpu.metric), limit_of(host.device, cpu.metric)
     text += f": {scale.number(cpu.mean)} "
-    text += f"of {scale.limit(cores)} on average" if cores else "cores on average"
+    text += f"of {limit_text(scale, cores)} on average" if cores else "cores on average"
     rss = host.figure("process_rss_bytes")
     if rss.peak is not None:
         size = scale_for(rss.metric, [rss.peak])

@@ -168,6 +168,31 @@ def test_the_list(kernel: Kernel) -> None:
     assert all(" J" in row for row in rows[2:])
 
 
+def test_the_list_says_what_failed(kernel: Kernel) -> None:
+    """A measured cell that raised stands in the list with its exception's class name."""
+    kernel.run("%%gpuprofile -q\n1 / 0")
+    kernel.run(f"{LONG}\n{{}}['x']")
+    text = kernel.run("%gpureport list -k 300").text
+    assert "! failed: ZeroDivisionError" in text
+    assert "! failed: KeyError" in text
+
+
+def test_other_gpus(kernel: Kernel) -> None:
+    """On again takes over the GPUs configured since; wrong ones are one line, and all stays."""
+    try:
+        kernel.run("%config GpuMagic.gpus = '7'")
+        reply = kernel.run("%gpureport on")
+        assert reply.error == "UsageError"
+        assert reply.text.count("\n") == 1
+        assert "GPU  76" in footer_of(kernel.run(LONG))
+        kernel.run("%config GpuMagic.gpus = '0'")
+        assert kernel.run("%gpureport on").text.startswith("Footers are on: ")
+        assert "GPU  76" in footer_of(kernel.run(LONG))
+        assert threads(kernel).count("gpumagic-sampler") == 1
+    finally:
+        kernel.run("%config GpuMagic.gpus = 'usable'")
+
+
 def test_beside_a_watch(kernel: Kernel) -> None:
     """Footers and a watch share the sampler, and each goes on without the other."""
     kernel.run("%gpuwatch --text")

@@ -713,3 +713,18 @@ def test_a_span_without_readings_gets_no_finding() -> None:
     """Nothing measured, nothing said."""
     made = cell()
     assert diagnose(made.recording, made.summary) == ()
+
+
+def test_each_metric_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rules ask for a metric, its readings are taken from the recording once."""
+    made = with_(STARVED, allocated=staircase, reasons=4.0, clock=1.5e9, waterfall=memory(44))
+    asked: list[str] = []
+    series = made.recording.series
+
+    def count(metric: str, *more: Any) -> Any:
+        asked.append(metric)
+        return series(metric, *more)
+
+    monkeypatch.setattr(made.recording, "series", count)
+    assert made.findings()
+    assert len(asked) == len(set(asked))

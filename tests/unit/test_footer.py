@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
-from fakes import GIB, GPU, HOST_DEVICE, START, FakeClock, fill, recording_of, ticks
+from fakes import (
+    GIB,
+    GPU,
+    HOST_DEVICE,
+    OTHER_GPU,
+    START,
+    FakeClock,
+    FakeSource,
+    fill,
+    recording_of,
+    ticks,
+)
 from fakes_torch import FakeDevice, FakeTorch, nested_stats
 from gpumagic.allocator_look import AllocatorLook
 from gpumagic.cell_profiles import Excerpt, profile_of
-from gpumagic.diagnosis import Finding
-from gpumagic.errors import SourceUnavailable
+from gpumagic.diagnosis import Finding, Severity
+from gpumagic.errors import DeviceError, SourceUnavailable
 from gpumagic.figures import Energy
 from gpumagic.footers import Footers, title_of
 from gpumagic.magics.report import only_magics
 from gpumagic.profiles import Profile
 from gpumagic.recording import Recording
-from gpumagic.sample import Span
+from gpumagic.sample import Device, Span, SpanStatus
 from gpumagic.session import Session
 from gpumagic.sources import Source
 from gpumagic.views.footer import build_footer, footer_html, footer_text
-from gpumagic.views.ranking import RankedCell, rank
+from gpumagic.views.ranking import RankedCell, rank, ranked_cell
 from report_examples import feed as feed_curve
-from report_examples import gpu, host, idle, nvml, profile, recording, training, working
+from report_examples import (
+    gpu,
+    host,
+    idle,
+    losing,
+    nvml,
+    profile,
+    recording,
+    slices,
+    training,
+    working,
+)
 
 FINDING = Finding(
     "data_wait", "waste", "The GPU waited.", short="waited for data 5.9 s: try `num_workers=4`"
@@ -48,7 +71,7 @@ def test_a_busy_cell() -> None:
     html = footer_html(line)
     assert "<code>num_workers=4</code>" in html
     assert html.count("<svg") == 2
-    assert html.count("<i></i>") == 1
+    assert html.count("<i>! </i>") == 1
 
 
 def test_columns_are_fixed() -> None:
@@ -67,15 +90,98 @@ def test_a_healthy_cell_has_no_mark() -> None:
     well = replace(FINDING, severity="well", short="busy throughout")
     line = build_footer(replace(training([gpu()]), findings=(well,)))
     assert footer_text(line).endswith("  busy throughout")
-    assert "<i></i>" not in footer_html(line)
+    assert "<i>! </i>" not in footer_html(line)
+
+
+def ended(status: SpanStatus, *severities: Severity) -> Profile:
+    """Return a cell that ended in some way, with findings."""
+    found = replace(training([gpu()]), span=Span(1, START, START + 1, 3, "", status))
+    return replace(found, findings=tuple(
+        replace(FINDING, severity=severity, short=f"of {severity}") for severity in severities
+    ))
 
 
 def test_a_failed_cell() -> None:
-    """Without a finding, a failed cell's line names the exception, escaped."""
-    found = replace(training([gpu()]), span=Span(1, START, START + 1, 3, "", "error"))
-    line = build_footer(found, error="<b>Error")
+    """A failed cell's line names the exception, escaped."""
+    line = build_footer(ended("error"), error="<b>Error")
     assert footer_text(line).endswith("! failed: <b>Error")
     assert "failed: &lt;b&gt;Error" in footer_html(line)
+
+
+@pytest.mark.parametrize(
+    ("status", "severities", "words"),
+    [
+        ("error", ("failed", "limit"), "! of failed"),
+        ("error", ("limit", "waste", "hint"), "! failed: ZeroDivisionError"),
+        ("error", ("well",), "! failed: ZeroDivisionError"),
+        ("interrupted", ("waste",), "interrupted"),
+        ("interrupted", ("well", "hint"), "interrupted"),
+        ("ok", ("waste", "well"), "! of waste"),
+        ("ok", ("hint", "well"), "of well"),
+    ],
+)
+def test_how_a_cell_ended_comes_first(
+    status: SpanStatus, severities: tuple[Severity, ...], words: str
+) -> None:
+    """Footer and list say how a cell ended before what else was found, but for why it failed."""
+    found = ended(status, *severities)
+    error = "ZeroDivisionError" if status == "error" else None
+    assert footer_text(build_footer(found, error=error)).endswith(f"  {words}")
+    assert rank([ranked_cell(found, "", error)]).to_text().endswith(f"  {words}")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "lost", "severities", "words"),
+    [
+        (1, 1, (), "! GPU 0 could not be read: the GPU is lost"),
+        (2, 2, (), "! GPU 0, 1 could not be read: the GPU is lost"),
+        (2, 1, ("hint", "well"), "! GPU 0 could not be read: the GPU is lost"),
+        (2, 1, ("waste",), "! of waste"),
+    ],
+)
+def test_a_lost_gpu(gpus: int, lost: int, severities: tuple[Severity, ...], words: str) -> None:
+    """A GPU lost in the cell is told, with the reason, before what did not hold the cell back."""
+    found = replace(losing(gpus, 2.0, 4.0, lost), findings=ended("ok", *severities).findings)
+    assert footer_text(build_footer(found)).endswith(f"  {words}")
+    assert rank([ranked_cell(found)]).to_text().endswith(f"  {words}")
+
+
+def test_energy_by_estimate_is_marked() -> None:
+    """Joules that rest on power bear a sign in footer and list, those of the counter none."""
+    counted = training([gpu()])
+    (one,) = counted.summary.gpus
+    energy = Energy(762.0, 5.0, 61.0, "no counter", "estimate")
+    summary = replace(counted.summary, devices=(replace(one, energy=energy),))
+    estimated = replace(counted, summary=summary)
+    for shown, sign in ((counted, False), (estimated, True)):
+        for text in (
+            footer_text(build_footer(shown)), footer_html(build_footer(shown)),
+            rank([ranked_cell(shown)]).to_text(), rank([ranked_cell(shown)]).to_html(),
+        ):
+            assert ("≈" in text) is sign
+    line = footer_text(build_footer(estimated))
+    assert "≈ 762 J" in line
+    assert line.index("J") == footer_text(build_footer(counted)).index("J")
+    assert 'title="estimated from power"' in footer_html(build_footer(estimated))
+
+
+def test_a_mig_slice() -> None:
+    """Without GPU-Util, footer and list have SM active, and the busiest slice is found by it."""
+    found = slices(0.1, 0.43)
+    text = footer_text(build_footer(found))
+    assert "▄  SM  43 %  " in text
+    assert text.endswith("GPU 0 MIG 2a2b, the busiest of 2")
+    assert "  SM 43 %  " in rank([ranked_cell(found)]).to_text()
+
+
+def test_a_mark_shows_without_styles() -> None:
+    """Where styles and classes are stripped, a mark is left as text; with styles it is hidden."""
+    line = build_footer(replace(training([gpu()]), findings=(FINDING,)))
+    for html in (footer_html(line), rank(CELLS).to_html()):
+        style, _, body = html.partition("</style>")
+        assert re.search(r" i\{[^}]*font-size:0;overflow:hidden\}", style)
+        bare = re.sub(r"<svg.*?</svg>|<[^>]*>", "", body)
+        assert re.search(r"! (waited|try)", bare)
 
 
 def test_what_was_not_measured() -> None:
@@ -288,6 +394,82 @@ def test_nothing_of_the_user_is_kept(footers: Kept) -> None:
     assert footers.seen[0].title == "first"
 
 
+def test_failed_cells_in_the_list(footers: Kept) -> None:
+    """A cell that failed says so in the list: one without a footer, and one with a report too."""
+    footers.start()
+    footers.run(0.001, 1)
+    footers.clock.advance(1)
+    footers.cell_began(2, "1 / 0")
+    assert footers.cell_ended("error", "ZeroDivisionError") is None
+    for number, error in ((3, "KeyError"), (4, None)):
+        start = footers.clock.now
+        footers.cell_began(number, f"%%gpuprofile\ncell {number}")
+        footers.note_measured(number, f"%%gpuprofile\ncell {number}")
+        footers.clock.advance(1)
+        footers.cell_ended("error" if error else "ok", error, kept=False)
+        span = Span(0, start, footers.clock.now, number, "", "error" if error else "ok")
+        footers.session.profiles.append(profile_of(footers.session, span, gpus=["0"]))
+    words = {cell.label: (cell.words, cell.marked) for cell in footers.ranking().cells}
+    assert words["[1]"] == ("", False)
+    assert words["[2]"] == ("failed: ZeroDivisionError", True)
+    assert words["[3]"] == ("failed: KeyError", True)
+    assert not words["[4]"][0].startswith("failed")
+
+
+def other_gpus(*devices: Device) -> Footers:
+    """Return footers over these GPUs and none called 7."""
+    def make(names: Sequence[str]) -> list[Source]:
+        error = DeviceError("'7' is not a GPU of this machine") if "7" in names else None
+        return [FakeSource("nvml", devices=devices, open_error=error)]
+
+    return Footers(Session(make=make))
+
+
+def test_a_second_start_takes_new_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On again takes over the GPUs of the settings; a wrong one raises and the old ones stay."""
+    footers = other_gpus(GPU, OTHER_GPU)
+    session = footers.session
+    try:
+        session.settings.gpus = "0"
+        footers.start()
+        session.settings.gpus = "1"
+        footers.start()
+        assert session.leases == ("footers",)
+        footers.cell_began(1, "x")
+        footers.cell_ended("ok")
+        assert footers.seen[-1].gpus == ("1",)
+        session.settings.gpus = "7"
+        with pytest.raises(DeviceError, match="'7'"):
+            footers.start()
+        assert footers.on
+        assert session.leases == ("footers",)
+        footers.cell_began(2, "x")
+        footers.cell_ended("ok")
+        assert footers.seen[-1].gpus == ("1",)
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [
+        (("gpu_energy_joules",), "; energy is estimated from power (no counter)"),
+        (("gpu_energy_joules", "gpu_power_watts"), "n/a: energy (no counter)."),
+        (("gpu_utilization_ratio",), "time, SM active, peak memory, energy. "),
+        ((), "time, GPU-Util, peak memory, energy. "),
+    ],
+)
+def test_what_footers_will_show(absent: tuple[str, ...], words: str) -> None:
+    """The start tells what is n/a, and that energy is an estimate where only power is read."""
+    footers = other_gpus(replace(GPU, absent=dict.fromkeys(absent, "no counter")))
+    try:
+        said = footers.start()
+        assert words in said
+        assert ("energy (" in said) == ("gpu_power_watts" in absent)
+    finally:
+        footers.session.close()
+
+
 def test_find(footers: Kept) -> None:
     """A number or a name finds its newest report; a name that is a word is found as a name."""
     footers.start()
@@ -367,7 +549,7 @@ def test_the_list_as_html() -> None:
     """The list's HTML escapes code, marks findings and cuts long lines."""
     html = rank([*CELLS, RankedCell("[5]", "y" * 60, 9.0)]).to_html()
     assert "x = &#x27;&lt;b&gt;&#x27;" in html
-    assert "<i></i>try <code>compile</code>" in html
+    assert "<i>! </i>try <code>compile</code>" in html
     assert f">{'y' * 39}…<" in html
     assert rank([]).to_text() == "No cell has been seen yet."
     assert "<table" not in rank([]).to_html()

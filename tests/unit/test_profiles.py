@@ -106,8 +106,18 @@ def test_energy_of_several_gpus_is_added_only_if_all_are_known() -> None:
 def test_a_profile_names_itself() -> None:
     """The name is the user's, or the cell's number; the repr is one line."""
     assert repr(filled()) == "<Profile train 6.000 s ok>"
+    hidden = replace(filled(), span=replace(SPAN, name="a\x1b[2J\u202eb\nc"))
+    assert repr(hidden) == "<Profile a [2J b c 6.000 s ok>"
     unnamed = replace(filled(), span=replace(SPAN, name=""))
     assert (unnamed.name, unnamed.number) == ("[12]", 12)
+
+
+def test_a_profile_is_equal_to_itself_only() -> None:
+    """Profiles can be keys and members of sets: each is an object of its own."""
+    one, other = filled(), filled()
+    assert {one: 1}[one] == 1
+    assert len({one, other, one}) == 2
+    assert one != other
 
 
 def test_depth_is_plain_values_too() -> None:
@@ -335,6 +345,8 @@ def test_a_device_label_is_short() -> None:
     assert GPU.label == "GPU 0"
     assert HOST_DEVICE.label == "Host"
     assert Device("MIG-0123456789abc", "gpu", "slice").label == "MIG-01234567"
+    assert Device("MIG-1a2b3c4d-0000", "gpu", "slice", 3).label == "GPU 3 MIG 1a2b"
+    assert Device("MIG-GPU-1a2b3c4d/7/0", "gpu", "slice", 3).label == "GPU 3 MIG 7/0"
     assert GPU.torch_label == "cuda:0"
     assert replace(GPU, torch_assumed=True).torch_label == "cuda:0 (assumed)"
     assert replace(GPU, torch_index=None).torch_label == ""

@@ -11,7 +11,7 @@ import pytest
 
 import report_examples as examples
 from gpumagic.profiles import Profile
-from gpumagic.sample import HOST, Gap
+from gpumagic.sample import HOST
 from gpumagic.summary import Energy, Figure, Throttling
 from gpumagic.units import MIB
 from gpumagic.views.report_model import build_report
@@ -20,6 +20,7 @@ from gpumagic.views.spark import bars, bracket_text
 from gpumagic.waterfall import Waterfall
 from report_examples import (
     GIB,
+    LOST,
     diagnosed,
     feed,
     gpu,
@@ -27,11 +28,13 @@ from report_examples import (
     host,
     idle,
     idle_gpm,
+    losing,
     memory,
     on_host,
     out_of_memory,
     profile,
     recording,
+    slices,
     starved,
     state,
     throttled,
@@ -117,7 +120,7 @@ def failed_for_memory() -> Profile:
     shown = diagnosed(training(status="error"), out_of_memory())
     states = (
         state("before", 20.6, 0.0),
-        state("highest", 100.0, 30.0, 9.8, not_told_apart=1.2),
+        state("highest", 100.0, 30.0, 9.8, remainder=1.2),
     )
     return replace(shown, waterfalls=(memory(gpu(), *states),))
 
@@ -421,23 +424,6 @@ def test_bars_never_bridge_a_gap() -> None:
     assert bars((None, None), 2) == "  "
 
 
-LOST = "the GPU is lost (fallen off the bus, or reset)"
-
-
-def losing(gpus: int, at: float, wall: float) -> Profile:
-    """Return a cell in which GPU 0 was lost at a time."""
-    found = recording(*(gpu(index) for index in range(gpus)), host())
-    feed(found, HOST, "host", examples.working(0), wall)
-    for index in range(gpus):
-        for tick in range(-10, round(wall * 10) + 2):
-            if index > 0 or tick < at * 10:
-                values = {**examples.idle(0), "gpu_utilization_ratio": 0.7}
-                time = examples.START + tick / 10 + 0.02
-                found.append(examples.Sample(time, f"GPU-{index}", "nvml", values))
-    found.add_gap(Gap(examples.START + at, None, "nvml", "GPU-0", LOST))
-    return profile(found, wall, streams="unknown")
-
-
 @pytest.mark.parametrize(
     ("gpus", "at", "wall", "headline", "finding"),
     [
@@ -474,7 +460,7 @@ def test_the_gravest_finding_stands_first() -> None:
 def test_a_finding_is_a_paragraph_with_code() -> None:
     """A finding has a square, its lead in bold, its evidence, and its advice with code as code."""
     html = diagnosed(training(), starved()).to_html()
-    assert '<p><i class="mark"></i><b>The GPU waited for data for 5.9 of 12.4 s.</b> SM' in html
+    assert '<p><i class="mark">! </i><b>The GPU waited for data for 5.9 of 12.4 s.</b> SM' in html
     assert "Try <code>DataLoader(…, num_workers=4)</code>.</p>" in html
 
 
@@ -692,6 +678,43 @@ def test_the_peak_says_how_it_is_known() -> None:
     assert "; peak exact (the user's own memory history" in " ".join(other.to_text().split())
 
 
+def test_an_exact_peak_that_was_none_is_told_without_torch() -> None:
+    """Where torch gave no figures, the evidence still says why the peak asked for is not exact."""
+    told = "torch had not initialised CUDA when the cell began: peak by torch's counters"
+    text = " ".join(replace(idle_gpu(), peak_method=told).to_text().split())
+    assert "; --peak exact: torch had not initialised CUDA when the cell began;" in text
+    assert "--peak" not in idle_gpu().to_text()
+
+
+# -- MIG slices -----------------------------------------------------------------------------
+
+
+def test_slices_have_names_of_their_own() -> None:
+    """Slices of one GPU are told apart wherever GPUs are named, those that were idle too."""
+    report = build_report(slices(0.43, 0.3, 0.0, 0.0))
+    titles = [section.title for section in report.sections]
+    assert [title.partition(" ·")[0] for title in titles] == [
+        "GPU 0 MIG 1a2b", "GPU 0 MIG 2a2b", "GPU 0 MIG 3a2b, GPU 0 MIG 4a2b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("active", "text"),
+    [
+        ([0.43], "The SMs of GPU 0 MIG 1a2b were active 43 % of 6.0 s; memory in use"),
+        ([0.0], "GPU 0 MIG 1a2b was not used: SM active 0 % throughout"),
+        ([0.43, 0.0], "Of 2 GPUs one was used: the SMs of GPU 0 MIG 1a2b were active 43 % of"),
+        ([0.43, 0.3], "The SMs of 2 GPUs were active 30 to 43 % of 6.0 s, GPU 0 MIG 1a2b the"),
+        ([0.0, 0.0], "None of the 2 GPUs was used: SM active 0 % throughout."),
+    ],
+)
+def test_without_gpu_util_sm_active_is_told(active: list[float], text: str) -> None:
+    """On GPUs without GPU-Util the plain sentence says how much of the SMs was active."""
+    found = " ".join(slices(*active).to_text().split())
+    assert text in found
+    assert "not known" not in found
+
+
 # -- memory ---------------------------------------------------------------------------------
 
 
@@ -720,10 +743,10 @@ def test_memory_that_did_not_change_has_one_bar() -> None:
 
 
 def test_a_remainder_of_nothing_is_left_out() -> None:
-    """Memory that is not told apart has a column only where there is some."""
-    little = state("after", 20.6, 0.0, not_told_apart=0.01)
+    """A remainder has a column only where there is some."""
+    little = state("after", 20.6, 0.0, remainder=0.01)
     (table,) = build_report(replace(training(), waterfalls=(memory(gpu(), little),))).memory
-    assert "not told apart" not in table.names
+    assert "remainder" not in table.names
 
 
 def test_memory_of_many_gpus_is_one_table() -> None:
@@ -740,19 +763,31 @@ def test_without_a_waterfall_there_is_no_bar() -> None:
 
 
 def test_without_styles_the_html_reads_in_order() -> None:
-    """A place that strips styles and pictures keeps all words and figures, spaces between."""
+    """A place that strips styles and pictures keeps all words, figures and marks, with spaces."""
+    assert re.search(r"\.gpm i\{[^}]*font-size:0;overflow:hidden;", whole().to_html())
     lost = r"<style>.*?</style>|</?(?:svg|path|rect|line|circle)[^>]*>"
     bare = re.sub(lost, "", whole().to_html())
     text = " ".join("".join(Page(bare.replace("><", "> <")).texts).split())
     order = [
-        "train one epoch [14] 12.4 s ok GPU 0", "The GPU waited for data for 5.9 of 12.4 s. SM",
+        "train one epoch [14] 12.4 s ok GPU 0", "! The GPU waited for data for 5.9 of 12.4 s. SM",
         "The GPU was busy 76 %", "waits for data, 5.9 s start mean peak end limit GPU-Util 76 99",
         "RAM, container 21.9", "GPU memory of 139.8 GiB", "before 20.6 0.0",
-        "after 48.8 13.2 (4.1)", "energy 6.7 kJ, mean 542 W", "on average: SM clock",
+        "after 48.8 13.2 (4.1)", "energy 6.7 kJ, mean 542 W", "! throttled 38 %",
+        "on average: SM clock",
         "124 samples",
     ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
+
+
+def test_one_core_is_no_plural() -> None:
+    """A host of one core is written as that, in the sentence and as the limit."""
+    found = recording(replace(host(), constants={"host_cpu_limit_ratio": 1.0}))
+    feed(found, HOST, "host", examples.working(0), 3.2)
+    text = profile(found, 3.2).to_text()
+    assert "0.9 of 1 core on average" in text
+    assert re.search(r"^CPU .* 1 core$", text, re.MULTILINE)
+    assert "1 cores" not in text
 
 
 def test_rows_of_a_strip_share_their_unit() -> None:

@@ -150,7 +150,7 @@ def test_what_the_process_grew_by_is_not_called_others() -> None:
          gpu_other_processes_memory_bytes=GIB)
     sizes = parts_of(built(recording).state("highest"))
     assert sizes["context"] == CONTEXT - 200 * MIB
-    assert sizes["not told apart"] == 200 * MIB
+    assert sizes["remainder"] == 200 * MIB
 
 
 def test_readings_of_different_times_do_not_make_a_part_negative() -> None:
@@ -177,7 +177,7 @@ def test_without_torch_the_process_is_its_context() -> None:
     sizes = parts_of(found.state("highest"))
     assert sizes["context"] == CONTEXT
     assert "live tensors" not in sizes
-    assert found.notes == ("context: all of this process's memory; torch holds none of it",)
+    assert found.notes == ("context: this process's memory; torch holds nothing on this GPU",)
 
 
 def test_torch_that_comes_up_in_the_cell_held_nothing_before() -> None:
@@ -199,9 +199,9 @@ def test_hidden_processes_are_outside_torch() -> None:
     assert "context" not in sizes
     assert "other processes" not in sizes
     (note,) = found.notes
-    assert note.endswith("other processes; not told apart: no PID of this container")
+    assert note.endswith("other processes in one figure: no PID of this container")
     unread = built(filled(processes=False), reasons={"nvml_slow": "it failed"})
-    assert unread.notes[0].endswith("not told apart: it failed")
+    assert unread.notes[0].endswith("in one figure: it failed")
     assert built(filled(processes=False)).notes[0].endswith("was not read near then")
 
 
@@ -210,9 +210,9 @@ def test_an_old_driver_counts_its_own_memory_as_used() -> None:
     found = built(filled(driver=False))
     sizes = parts_of(found.state("highest"))
     assert "driver" not in sizes
-    assert sizes["not told apart"] == DRIVER
+    assert sizes["remainder"] == DRIVER
     assert found.notes == (
-        "not told apart: the driver's own memory is in it; this driver counts it as used",
+        "remainder: the driver's own memory is in it; this driver counts it as used",
     )
     hidden = built(filled(driver=False, processes=False))
     assert parts_of(hidden.state("highest"))["outside torch"] == DRIVER + CONTEXT + GIB
@@ -220,13 +220,13 @@ def test_an_old_driver_counts_its_own_memory_as_used() -> None:
 
 
 def test_an_allocator_that_was_not_read_is_not_taken_for_none() -> None:
-    """Where torch was not read near a moment, its memory is not told apart."""
+    """Where torch was not read near a moment, its memory is in the remainder."""
     recording = filled(torch=False)
     found = built(recording, reasons={"allocator": "it failed"})
     sizes = parts_of(found.state("highest"))
     assert "context" not in sizes
-    assert sizes["not told apart"] == CONTEXT
-    assert found.notes[0].startswith("not told apart: torch's memory is in it")
+    assert sizes["remainder"] == CONTEXT
+    assert found.notes[0].startswith("remainder: torch's memory is in it")
 
 
 def test_a_small_remainder_is_rounding() -> None:
@@ -236,7 +236,7 @@ def test_a_small_remainder_is_rounding() -> None:
         fill(recording, ticks(T0, T0 + 10), GPU, gpu_memory_used_bytes=0,
              gpu_memory_reserved_bytes=DRIVER, gpu_memory_free_bytes=TOTAL - DRIVER - gap)
         found = built(recording)
-        assert parts_of(found.state("after")).get("not told apart") == shown
+        assert parts_of(found.state("after")).get("remainder") == shown
 
 
 def test_a_moment_that_was_not_read_is_left_out() -> None:
