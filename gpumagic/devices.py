@@ -188,7 +188,9 @@ def _one(gpus: Sequence[Gpu], name: str, pairing: Pairing) -> str:
         index = int(name[5:])
         if index < len(pairing.order):
             return pairing.order[index]
-        raise DeviceError(f"no {name}: this process may use {len(pairing.order)} GPUs")
+        count = len(pairing.order)
+        usable = "1 GPU" if count == 1 else f"{count} GPUs"
+        raise DeviceError(f"no {name}: this process may use {usable}")
     if name.isascii() and name.isdecimal():
         found = [gpu.uuid for gpu in gpus if gpu.parent is None and gpu.index == int(name)]
     else:

@@ -152,7 +152,7 @@ class Session:
         return [
             d.id
             for d in gpus
-            if str(d.nvml_index) in names
+            if (str(d.nvml_index) in names and not d.is_slice)
             or (d.torch_index is not None and "usable" in names)
             or f"cuda:{d.torch_index}" in names
             or any(d.id.lower().startswith(name.lower()) for name in names)

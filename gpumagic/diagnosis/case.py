@@ -83,7 +83,9 @@ class Case:
     @property
     def subject(self) -> str:
         """What a sentence calls the GPU."""
-        if self.gpu is None or len(self.summary.gpus) == 1:
+        if self.gpu is None:
+            return "The GPU"
+        if len(self.summary.gpus) == 1 and not self.gpu.device.is_slice:
             return "The GPU"
         return self.gpu.device.label
 

@@ -242,7 +242,8 @@ class Nvml:
             found.append((gpu, handle))
             found.extend(self._slices(gpu, handle))
         if count and not found:
-            raise SourceUnavailable(f"the driver lists {count} GPUs, but none can be opened: {why}")
+            gpus = "a GPU, but it cannot" if count == 1 else f"{count} GPUs, but none can"
+            raise SourceUnavailable(f"the driver lists {gpus} be opened: {why}")
         return found
 
     def _slices(self, gpu: Gpu, handle: Any) -> Sequence[tuple[Gpu, Any]]:

@@ -15,7 +15,7 @@ from .strips import Scale, scale_of
 from .wording import clean
 
 __all__ = [
-    "TOO_SHORT", "cpu_figure", "gpu_section", "host_section", "limit_of", "limit_text",
+    "TOO_SHORT", "cpu_figure", "gpu_section", "host_section", "limit_of",
     "scale_for", "span_text",
 ]
 
@@ -88,12 +88,6 @@ def limit_of(device: Device, metric: str) -> float | None:
     """Return the ceiling of a metric on a device, in base units."""
     ceiling = METRICS[metric].ceiling
     return device.constants.get(ceiling) if isinstance(ceiling, str) else ceiling
-
-
-def limit_text(scale: Scale, value: float) -> str:
-    """Write a limit with its unit; of one there is no plural."""
-    text = scale.limit(value)
-    return "1 core" if text == "1 cores" else text
 
 
 def cpu_figure(host: DeviceSummary) -> Figure:
@@ -264,7 +258,7 @@ def _line(entry: _Entry, scale: Scale, row: Row | None) -> tuple[ReportLine, str
     )
     limit = ""
     if entry.ceiling is not None:
-        limit = limit_text(scale_for(figure.metric, [entry.ceiling]), entry.ceiling) + entry.words
+        limit = scale_for(figure.metric, [entry.ceiling]).limit(entry.ceiling) + entry.words
     metric = entry.drawn or figure.metric
     trace = next((t for t in row.traces if t.metric == metric), None) if row else None
     ring = _ring(figure, scale, trace, row.ceiling) if entry.ringed and row and trace else None

@@ -12,7 +12,7 @@ from ..units import duration, part_of, quantity
 from .report_findings import findings, well
 from .report_idle import did_work, labels_of, sampled, state_of, steady, use_of
 from .report_parts import Sentence
-from .report_rows import TOO_SHORT, cpu_figure, limit_of, limit_text, scale_for, span_text
+from .report_rows import TOO_SHORT, cpu_figure, limit_of, scale_for, span_text
 from .strips import scale_of
 from .wording import clean, short_name
 
@@ -236,7 +236,7 @@ def _host(profile: Profile, wall: str) -> str:
         return f"{text} for {wall}; no GPU was measured."
     scale, cores = scale_of(cpu.metric), limit_of(host.device, cpu.metric)
     text += f": {scale.number(cpu.mean)} "
-    text += f"of {limit_text(scale, cores)} on average" if cores else "cores on average"
+    text += f"of {scale.limit(cores)} on average" if cores else "cores on average"
     rss = host.figure("process_rss_bytes")
     if rss.peak is not None:
         size = scale_for(rss.metric, [rss.peak])

@@ -119,8 +119,10 @@ class Scale:
         return text[1:] if text.startswith("-") and not text.strip("-0.") else text
 
     def limit(self, value: float) -> str:
-        """Write a limit with its unit, without a needless ``.0``."""
-        return f"{self.number(value).removesuffix('.0')} {self.unit}"
+        """Write a limit with its unit, without a needless ``.0``; one core is no "cores"."""
+        number = self.number(value).removesuffix(".0")
+        unit = "core" if number == "1" and self.unit == "cores" else self.unit
+        return f"{number} {unit}"
 
 
 _SCALES: Mapping[str, Scale] = {

@@ -181,7 +181,7 @@ def test_the_environment_decides_what_is_usable(run: Run) -> None:
     assert lists[7].startswith("SourceUnavailable: CUDA_VISIBLE_DEVICES=-1: this process may")
     assert lists[8] == f"SourceUnavailable: CUDA_VISIBLE_DEVICES=1,1 names a GPU twice{tail}"
     assert lists[9] == "opened"
-    assert lists[10] == "DeviceError: no cuda:1: this process may use 1 GPUs"
+    assert lists[10] == "DeviceError: no cuda:1: this process may use 1 GPU"
     assert lists[11].startswith("DeviceError: '9' is not a GPU of this machine (there are: 0, 1,")
     assert balance == 0
 
