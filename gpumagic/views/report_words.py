@@ -27,6 +27,8 @@ _NAMES = {_UTIL: "GPU-Util", _SM: "SM active"}
 _USED = "gpu_memory_used_bytes"
 _ALLOCATED = "torch_allocated_bytes"
 _LONGEST_NAME = 40
+_MISLED = frozenset({"copies", "under-filled"})
+"""The rules after which GPU-Util is not to be called busy."""
 
 
 def device_title(device: Device) -> str:
@@ -93,10 +95,10 @@ def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
     if len(gpus) == 1:
         # A slice is not the GPU.
         subject = "" if gpus[0].device.is_slice else "The GPU"
-        return Sentence(_one(gpus[0], subject, wall, profile.wall_s))
+        return Sentence(_one(gpus[0], subject, wall, profile))
     used = [gpu for gpu in shown if not state_of(gpu)]
     if len(used) == 1:
-        only = _one(used[0], "", wall, profile.wall_s)
+        only = _one(used[0], "", wall, profile)
         # Whether one was used that could not be read is not known.
         known = use_of(used[0]).mean is not None
         begin = f"Of {len(gpus)} GPUs one was used: "
@@ -107,7 +109,7 @@ def _use(profile: Profile, shown: Sequence[DeviceSummary]) -> Sentence:
     return Sentence(_several(used or shown, len(gpus), wall))
 
 
-def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
+def _one(gpu: DeviceSummary, subject: str, wall: str, profile: Profile) -> str:
     subject = subject or clean(gpu.device.label)
     use = use_of(gpu)
     if use.mean is None:
@@ -116,8 +118,10 @@ def _one(gpu: DeviceSummary, subject: str, wall: str, wall_s: float) -> str:
         return _unused(gpu, subject)
     memory = _memory(gpu)
     if gpu.lost_s:
-        wall = f"the {duration(max(wall_s - gpu.lost_s, 0.0))} that could be read"
+        wall = f"the {duration(max(profile.wall_s - gpu.lost_s, 0.0))} that could be read"
     text = f"{subject} was busy {_share(use.mean)} of {wall} (GPU-Util)"
+    if any(f.rule in _MISLED and f.device == gpu.device.id for f in profile.findings):
+        text = f"GPU-Util of {_inside(subject)} was {_share(use.mean)} over {wall}"
     if use.metric == _SM:
         text = f"The SMs of {_inside(subject)} were active {_share(use.mean)} of {wall}"
     return f"{text}; {memory}." if memory else f"{text}."

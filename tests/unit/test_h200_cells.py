@@ -123,3 +123,12 @@ def test_inference_needs_less_memory_than_autograd() -> None:
     assert peaks[0] is not None
     assert peaks[1] is not None
     assert peaks[0] < 0.5 * peaks[1]
+
+
+@pytest.mark.parametrize("name", ["one-thread", "copies-alone"])
+def test_a_gpu_that_does_little_is_not_called_busy(name: str) -> None:
+    """Where GPU-Util misleads, the report says what it was and does not call the GPU busy."""
+    _, summary, findings = cell(name)
+    text = Profile(summary.span, summary, findings=findings).to_text()
+    assert "GPU-Util of the GPU was" in text
+    assert "was busy" not in text
