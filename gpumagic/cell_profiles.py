@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .diagnosis import diagnose, parse_thresholds
+from .diagnosis import Thresholds, diagnose, parse_thresholds
+from .errors import SettingError
 from .memory.history import HistoryReading, with_history
 from .profiles import Profile
 from .recording import Recording, Series
@@ -65,13 +66,21 @@ def profile_of(
     )
     findings = diagnose(
         recording, summary, waterfalls=waterfalls, streams=streams,
-        thresholds=parse_thresholds(session.settings.thresholds),
+        thresholds=_thresholds(session),
     )
     return Profile(
         span, summary, streams, synchronised, reasons,
         scene=_scene(recording, summary, reasons),
         findings=findings, waterfalls=waterfalls, peak_method=peak_method,
     )
+
+
+def _thresholds(session: Session) -> Thresholds:
+    """Return the thresholds of the settings; what was put into the dict unchecked counts not."""
+    try:
+        return parse_thresholds(session.settings.thresholds)
+    except SettingError:
+        return Thresholds()
 
 
 def _scene(recording: Recording, summary: Summary, reasons: Mapping[str, str]) -> Scene:

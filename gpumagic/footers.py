@@ -74,6 +74,7 @@ class SeenCell:
     cuda_at_start: bool
     ranked: RankedCell
     profile: Profile | None = None
+    shown: bool = False
 
 
 class Footers:
@@ -204,6 +205,7 @@ class Footers:
         cell.profile = self._profile(cell, at_end=True)
         cell.ranked = ranked_cell(cell.profile, cell.title, error)
         line = build_footer(cell.profile, error=error, cores=cores, told=self._told)
+        cell.shown = True
         if wall >= SHORT_S:
             self._keep(cell)
         else:
@@ -262,9 +264,14 @@ class Footers:
     def find(self, which: str | None = None, *, name: str | None = None) -> Profile | None:
         """Return the newest report with a number or a name, or the last one of all.
 
-        ``name`` is taken as a name only. ``None`` is returned where nothing fits.
+        The last one is that of a cell which got a footer or a report, if any did. ``name`` is
+        taken as a name only. ``None`` is returned where nothing fits.
         """
-        for one in reversed(self._all()):
+        newest_first = [*reversed(self._all())]
+        if which is None and name is None:
+            # A cell that got neither a footer nor a report is asked for by its number.
+            newest_first.sort(key=lambda one: isinstance(one, SeenCell) and not one.shown)
+        for one in newest_first:
             if self._fits(one, which, name):
                 if not isinstance(one, SeenCell):
                     return one

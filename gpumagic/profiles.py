@@ -176,6 +176,9 @@ def _device_dict(summary: DeviceSummary, waterfall: Waterfall | None) -> dict[st
         found["throttled"] = throttled
         if waterfall is not None:
             found["waterfall"] = _waterfall_dict(waterfall)
+    if summary.lost_s:
+        found["lost_s"] = summary.lost_s
+        found["lost_reason"] = summary.gap_reason
     if summary.coverage is not None:
         found["samples"] = summary.coverage.samples
         found["longest_gap_s"] = summary.coverage.longest_gap_s

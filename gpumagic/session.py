@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,11 @@ _FASTEST_S = {"nvml": 0.0, "allocator": 0.0, "cell": 0.0, "gpm": 0.2}
 _SLOW_S = 1.0
 _KEPT_PROFILES = 200
 _OPEN_S = 3.0
+
+
+def _visible() -> tuple[str | None, ...]:
+    """Return what decides which GPUs this process uses, until CUDA is initialised."""
+    return tuple(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"))
 
 
 class Lease:
@@ -90,6 +96,7 @@ class Session:
         self._leases: list[Lease] = []
         self._sampler: Sampler | None = None
         self._selection: tuple[str, ...] = ()
+        self._visible = _visible()
         # By thread: a kernel's subshells run cells in threads of their own, at the same time.
         self._cells: dict[int, Span] = {}
         self._pid = os.getpid()
@@ -185,7 +192,8 @@ class Session:
             self._stop_sampler()
             return
         selection = tuple(dict.fromkeys(name for lease in self._leases for name in lease.gpus))
-        if self._sampler is None or not self._sampler.running or selection != self._selection:
+        running = self._sampler is not None and self._sampler.running
+        if not running or selection != self._selection or self._visible != _visible():
             self._start_sampler(selection)
         self._set_periods()
 
@@ -193,7 +201,13 @@ class Session:
         from .sampler import Sampler
 
         self._stop_sampler()
+        if self._visible != _visible():
+            # What torch's indices stand for is told anew, for the GPUs that are left.
+            for device in self.recording.devices:
+                if device.torch_index is not None:
+                    self.recording.add_device(replace(device, torch_index=None))
         self._selection = selection
+        self._visible = _visible()
         sampler = Sampler(self.recording, self._make(selection), self.clock)
         self._sampler = sampler
         self._set_periods()
@@ -237,6 +251,9 @@ class Session:
         self.cell_ended("ok")
         if self.watch is not None:
             self.watch.cell_began()
+        if self._leases and self._visible != _visible():
+            with self._lock:
+                self._adjust()  # a cell has changed which GPUs there are
         if self._leases:
             self._cells[get_ident()] = self.recording.begin_span(self.clock(), number=number)
 

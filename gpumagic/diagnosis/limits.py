@@ -30,11 +30,12 @@ _IN_WORDS = {
 
 def other_process(case: Case) -> Finding | None:
     """Another process holds memory of the GPU, or works on it."""
-    held = case.figure(_OTHERS).peak
-    if held is None or held < case.thresholds.other_process_bytes:
+    held, load = case.figure(_OTHERS).peak, case.mean(OTHERS_LOAD)
+    if held is None or (
+        held < case.thresholds.other_process_bytes and (load is None or load < _LOAD_RATIO)
+    ):
         return None
     figures = {_OTHERS: held}
-    load = case.mean(OTHERS_LOAD)
     severity: Severity = "hint"
     children = bool(case.figure("children_count").peak)
     lead = f"Other processes hold {quantity(held, 'bytes')} of {inside(case)}'s memory"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..units import duration, quantity
 from .case import Case, at_least, at_most
 from .finding import Finding
-from .signals import SM, UTIL
+from .signals import SM, UTIL, shared
 
 __all__ = ["healthy", "together", "too_short"]
 
@@ -21,7 +21,9 @@ def healthy(case: Case) -> Finding | None:
     """The GPU was busy and filled, and nothing held it back."""
     limits = case.thresholds
     util, active = case.mean(UTIL), case.mean(SM)
-    if case.wall_s < limits.shortest_s or (case.gpu is not None and case.gpu.lost_s):
+    if case.wall_s < limits.shortest_s or case.summary.truncated_s:
+        return None
+    if (case.gpu is not None and case.gpu.lost_s) or shared(case):
         return None
     figures = {n: v for n, v in ((UTIL, util), (SM, active)) if v is not None}
     if active is None:

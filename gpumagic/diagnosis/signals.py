@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..units import duration, part_of, quantity
-from .case import Case, Value
+from .case import Case, Value, at_least
 
 __all__ = [
     "CPU",
@@ -36,6 +36,7 @@ TRANSMIT = "gpu_pcie_transmit_bytes_per_second"
 OTHERS_LOAD = "gpu_other_processes_utilization_ratio"
 
 _ALLOCATED = "torch_allocated_bytes"
+_OTHERS = "gpu_other_processes_memory_bytes"
 _SHARED = 0.3
 _ALL_OF_IT = 0.9
 _CORES_LEFT = 0.5
@@ -84,9 +85,12 @@ def own_gpus(case: Case) -> int:
 
 
 def shared(case: Case) -> bool:
-    """Tell whether a good part of what ran on the GPU was other processes'."""
+    """Tell whether a good part of what ran on the GPU was, or may have been, other processes'."""
     load, util = case.mean(OTHERS_LOAD), case.mean(UTIL)
-    return load is not None and util is not None and load >= _SHARED * util > 0
+    if load is None:
+        # What those do who hold memory is not known in a short cell, nor by every driver.
+        return at_least(case.figure(_OTHERS).peak, case.thresholds.other_process_bytes)
+    return util is not None and load >= _SHARED * util > 0
 
 
 # -- the host -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 
 from ..errors import SettingError
 
@@ -87,8 +88,11 @@ def parse_thresholds(given: Mapping[str, object]) -> Thresholds:
     changed: dict[str, float] = {}
     for name, value in given.items():
         if name not in known:
-            names = ", ".join(sorted(known))
-            raise SettingError(f"no threshold is called {name!r}; there are: {names}")
+            near = get_close_matches(str(name), sorted(known), 3, 0.4)
+            names = f"near it: {', '.join(near)}; " if near else ""
+            raise SettingError(
+                f"no threshold is called {str(name)[:40]!r}; {names}docs/findings.md has them all"
+            )
         most = _MOST_RATIO if name.endswith("_ratio") else math.inf
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
             bound = f"from 0 to {most:g}" if name.endswith("_ratio") else "from 0 on"

@@ -20,7 +20,7 @@ __all__ = ["line_magics", "only_magics", "show_footer"]
 _DESCRIPTION = """Show one line under each cell, a cell's report again, or all cells in a list.
 
     %gpureport on              a line under each cell from now on; off ends it
-    %gpureport                 the full report of the last cell seen
+    %gpureport                 the full report of the last cell with a line or a report
     %gpureport 12              that of cell [12], the newest of that number
     %gpureport "one epoch"     that of a name; -n takes on, off and list as names too
     %gpureport list            the cells seen, the longest first

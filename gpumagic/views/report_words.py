@@ -117,6 +117,8 @@ def _one(gpu: DeviceSummary, subject: str, wall: str, profile: Profile) -> str:
     if (use.metric == _SM or use.peak == 0) and not did_work(gpu):
         return _unused(gpu, subject)
     memory = _memory(gpu)
+    if profile.summary.truncated_s:
+        wall = f"the last {duration(profile.wall_s - profile.summary.truncated_s)}"
     if gpu.lost_s:
         wall = f"the {duration(max(profile.wall_s - gpu.lost_s, 0.0))} that could be read"
     text = f"{subject} was busy {_share(use.mean)} of {wall} (GPU-Util)"

@@ -328,6 +328,8 @@ def test_a_cache_is_no_leak() -> None:
 
 def test_another_process_is_told_with_its_load() -> None:
     """Another process is named by its bytes, and grave only where it worked."""
+    assert "healthy" not in with_(BUSY, others=8 * GIB).rules
+    assert "healthy" in with_(BUSY, others=8 * GIB, others_load=0.0).rules
     idle = with_(BUSY, others=8 * GIB, others_load=0.0).finding("other-process")
     assert idle.lead == "Other processes hold 8.0 GiB of the GPU's memory."
     assert idle.severity == "hint"
@@ -335,6 +337,8 @@ def test_another_process_is_told_with_its_load() -> None:
     assert "and ran kernels 40 % of the time" in busy.lead
     assert busy.severity == "limit"
     assert "other-process" not in with_(BUSY, others=0.1 * GIB).rules
+    little = with_(BUSY, others=0.1 * GIB, others_load=0.95)
+    assert little.rules == {"other-process"}
 
 
 def test_a_power_cap_is_told_with_the_clock_that_it_cost() -> None:
@@ -698,7 +702,7 @@ def test_thresholds_are_settings() -> None:
         finding.rule.startswith("input-bound")
         for finding in made.findings(parse_thresholds({"loader_ratio": 1.1}))
     )
-    with pytest.raises(SettingError, match="no threshold is called 'loader'"):
+    with pytest.raises(SettingError, match="no threshold is called 'loader'; near it: loader_ra"):
         parse_thresholds({"loader": 1})
     with pytest.raises(SettingError, match="a number from 0 to 2"):
         parse_thresholds({"loader_ratio": "much"})

@@ -369,3 +369,5 @@ def test_thresholds_of_the_settings_reach_the_findings(made: Session) -> None:
     with pytest.raises(TraitError, match="no threshold is called 'x'"):
         made.settings.thresholds = {"x": 1}
     assert made.settings.thresholds == {"host_memory_ratio": 0.4}
+    made.settings.thresholds["host_memory_ratio"] = "much"  # past its check
+    assert rules() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from fakes import GPU, HOST_DEVICE, OTHER_GPU, FakeSource
 from gpumagic import session as module
 from gpumagic.devices import Gpu, Pairing, select
 from gpumagic.errors import DeviceError, SettingError, SourceUnavailable
+from gpumagic.sample import Device
 from gpumagic.sampler import Sampler
 from gpumagic.session import Session, current, install
 
@@ -285,3 +287,24 @@ def test_the_current_session_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
     gpumagic.mark("epoch 3")
     assert [mark.text for mark in other.recording.marks()] == ["epoch 3"]
     assert made.recording.marks() == ()
+
+
+def test_a_cell_that_changes_the_visible_gpus_is_followed(
+    session: Session, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once CUDA_VISIBLE_DEVICES is another, the next cell is sampled by sources made anew."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    lease = session.lease("test")
+    session.cell_began(1)
+    first = session.sampler
+    session.cell_ended("ok")
+    session.cell_began(2)
+    assert session.sampler is first
+    left = Device("GPU-left", "gpu", "H200", 7, 1)
+    session.recording.add_device(left)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    session.cell_began(3)
+    assert session.sampler is not first
+    assert samplers() == 1
+    assert session.recording.device(left.id) == replace(left, torch_index=None)
+    lease.release()
