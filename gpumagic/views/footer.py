@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..summary import DeviceSummary, Figure
 from ..units import amount, bytes_text, duration
 from .footer_words import words_of
+from .markup import code_html
 from .parts import Row
 from .report_idle import use_of
 from .report_rows import TOO_SHORT, cpu_figure
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..profiles import Profile
 
 __all__ = [
-    "MARK", "FooterLine", "Quantity", "build_footer", "busiest", "code_html", "footer_html",
+    "MARK", "FooterLine", "Quantity", "build_footer", "busiest", "footer_html",
     "footer_text", "peak_of",
 ]
 
@@ -240,14 +241,6 @@ def _quantity(quantity: Quantity | None) -> str:
     grey = ' class="l"' if quantity.number == "n/a" else ""
     number = f"<b{grey}>{escape(quantity.number)}</b>"
     return " ".join(part for part in (label, number, unit) if part)
-
-
-def code_html(text: str) -> str:
-    """Escape a text and set what stands between backticks as code."""
-    pieces = escape(text).split("`")
-    return "".join(
-        f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces)
-    )
 
 
 # -- text -----------------------------------------------------------------------------------

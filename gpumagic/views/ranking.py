@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..units import bytes_text, duration, quantity
-from .footer import MARK, busiest, code_html, peak_of
+from .footer import MARK, busiest, peak_of
 from .footer_words import words_of
+from .markup import code_html
 from .wording import clean
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 
+from .markup import code_html
 from .report_memory import memory_html
 from .report_model import Report
 from .report_parts import COLUMNS, Bracket, Fact, Group, ReportLine, Section, Strip
@@ -107,25 +108,14 @@ def _head(report: Report) -> str:
     return f'<div class="head"><b>{escape(report.name)}</b> {" ".join(plain)}</div>'
 
 
-def _code(text: str) -> str:
-    """Escape a text and set what stands between backticks as code."""
-    pieces = escape(text).split("`")
-    if len(pieces) % 2 == 0:
-        # The last backtick opens nothing.
-        pieces[-2:] = ["`".join(pieces[-2:])]
-    return "".join(
-        f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces)
-    )
-
-
 def _verdict(report: Report) -> Iterator[str]:
     """Write plain sentences as one paragraph and each finding as its own."""
     for finding, sentences in groupby(report.verdict, key=lambda sentence: sentence.finding):
         if not finding:
-            yield f"<p>{' '.join(_code(sentence.text) for sentence in sentences)}</p>"
+            yield f"<p>{' '.join(code_html(sentence.text) for sentence in sentences)}</p>"
             continue
         for sentence in sentences:
-            lead, rest = _code(sentence.lead), _code(sentence.rest)
+            lead, rest = code_html(sentence.lead), code_html(sentence.rest)
             yield f"<p>{_MARK}<b>{lead}</b>{rest}</p>"
 
 

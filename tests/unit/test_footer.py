@@ -36,6 +36,7 @@ from gpumagic.sample import Device, Span, SpanStatus
 from gpumagic.session import Session
 from gpumagic.sources import Source
 from gpumagic.views.footer import build_footer, footer_html, footer_text
+from gpumagic.views.markup import code_html
 from gpumagic.views.ranking import RankedCell, rank, ranked_cell
 from report_examples import feed as feed_curve
 from report_examples import (
@@ -590,3 +591,9 @@ def test_titles(source: str, title: str) -> None:
 def test_cells_with_nothing_but_our_magics(source: str, only: bool) -> None:
     """A cell is the extension's own if it has nothing but its line magics and comments."""
     assert only_magics(source, ["gpureport", "gpumem"]) is only
+
+
+def test_a_lone_backtick_in_a_footer_stays_one() -> None:
+    """Code needs two backticks; a single one in a name is shown as it is."""
+    assert code_html("try `a` and b`c") == "try <code>a</code> and b`c"
+    assert code_html("`<") == "`&lt;"
