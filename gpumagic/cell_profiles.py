@@ -65,8 +65,7 @@ def profile_of(
         build_waterfall(recording, span, gpu.device, reasons) for gpu in summary.gpus
     )
     findings = diagnose(
-        recording, summary, waterfalls=waterfalls, streams=streams,
-        thresholds=_thresholds(session),
+        recording, summary, waterfalls=waterfalls, thresholds=_thresholds(session)
     )
     return Profile(
         span, summary, streams, synchronised, reasons,

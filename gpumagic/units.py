@@ -6,7 +6,9 @@ Values travel in base units (bytes, watts, seconds, ratios, hertz); only here do
 
 from __future__ import annotations
 
-__all__ = ["GIB", "KIB", "MIB", "amount", "bytes_text", "duration", "part_of", "quantity"]
+__all__ = [
+    "GIB", "KIB", "MIB", "amount", "bytes_of", "bytes_text", "duration", "part_of", "quantity",
+]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -104,6 +106,14 @@ def quantity(value: float | None, unit: str, *, absent: str = "n/a") -> str:
 
 def part_of(part: float, whole: float) -> str:
     """Write a part of a time in seconds, its unit once if that is the same: ``3.0 of 5.0 s``."""
-    left, right = duration(part), duration(whole)
+    return _of(duration(part), duration(whole))
+
+
+def bytes_of(part: float, whole: float) -> str:
+    """Write bytes of a total, the unit once where it is the same: ``3.0 of 5.0 GiB``."""
+    return _of(bytes_text(part), bytes_text(whole))
+
+
+def _of(left: str, right: str) -> str:
     number, _, unit = left.partition(" ")
     return f"{number} of {right}" if right.partition(" ")[2] == unit else f"{left} of {right}"

@@ -74,7 +74,6 @@ def diagnose(
     *,
     waterfalls: Sequence[Waterfall] = (),
     thresholds: Thresholds | None = None,
-    streams: str = "unknown",
 ) -> tuple[Finding, ...]:
     """Return what the rules find in a summarised span, the gravest first.
 
@@ -86,7 +85,7 @@ def diagnose(
     by_device = {waterfall.device.id: waterfall for waterfall in waterfalls}
     known = thresholds or Thresholds()
     cases = [
-        Case(recording, summary, gpu, known, by_device.get(gpu.device.id), streams)
+        Case(recording, summary, gpu, known, by_device.get(gpu.device.id))
         for gpu in summary.gpus
     ]
     judged = _judged(cases) or [Case(recording, summary, None, known)]

@@ -50,8 +50,7 @@ def at_least(value: Value, limit: float) -> bool:
 class Case:
     """One cell and one of its GPUs (``None`` where there is none), for the rules.
 
-    ``subject`` names the GPU at the beginning of a sentence; ``streams`` is the state of the
-    current streams at the cell's end, as in :class:`~gpumagic.profiles.Profile`.
+    ``subject`` names the GPU at the beginning of a sentence.
     """
 
     recording: Recording
@@ -59,7 +58,6 @@ class Case:
     gpu: DeviceSummary | None
     thresholds: Thresholds = field(default_factory=Thresholds)
     waterfall: Waterfall | None = None
-    streams: str = "unknown"
     _read: dict[str, Readings] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[tuple[str | int, ...], list[Value]] = field(
         default_factory=dict, repr=False, compare=False

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from statistics import median
 
-from ..units import MIB, duration, quantity
+from ..units import MIB, bytes_text, duration
 from .case import Case, at_least, at_most
 from .finding import Finding
 from .memory import free_bytes
@@ -25,10 +25,6 @@ _LARGEST_JUMP = 0.4
 _WORKING_SM, _WORKING_UTIL = 0.1, 0.5
 _FALLS = 0.1
 _FEWEST_JUMPS = 5
-
-
-def _text(value: float) -> str:
-    return quantity(value, "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +122,15 @@ def staircase(case: Case) -> Finding | None:
     step = _step_of(climb)
     each = ""
     if step is not None:
-        each = f"{_text(step)} a step, "
+        each = f"{bytes_text(step)} a step, "
         figures["bytes_per_step"] = step
-    lead = f"Memory climbs: {each}{_text(rate)} a second."
+    lead = f"Memory climbs: {each}{bytes_text(rate)} a second."
     free = free_bytes(case)
     evidence, tip = "", ""
     if free is not None:
         seconds = free / rate
         steps = f"{free / step:.0f} more steps" if step is not None else ""
-        evidence = f"{_text(free)} are left"
+        evidence = f"{bytes_text(free)} are left"
         evidence += f": {steps} ({duration(seconds)})." if steps else f": {duration(seconds)}."
         tip = f", full in {duration(seconds)}"
         figures["seconds_to_full"] = seconds

@@ -7,7 +7,7 @@ from ..sample import HOST
 from ..units import duration, quantity
 from .case import Case, Value, mean_of
 from .finding import Finding, Severity
-from .signals import OTHERS_LOAD, UTIL, inside, own_gpus
+from .signals import OTHERS_LOAD, UTIL, inside
 
 __all__ = ["host_limit", "host_memory", "hot", "other_process", "throttled"]
 
@@ -45,7 +45,7 @@ def other_process(case: Case) -> Finding | None:
         if load >= _LOAD_RATIO:
             lead += f" and ran kernels {quantity(load, 'ratio')} of the time"
             evidence = "The figures of this cell contain their load"
-            if own_gpus(case) or case.figure("gpu_process_memory_bytes").peak:
+            if case.own:
                 severity = "limit"
                 evidence += ", and it had to share the GPU"
         else:

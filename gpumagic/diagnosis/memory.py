@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..units import MIB, quantity
+from ..units import MIB, bytes_of, bytes_text, quantity
 from .case import Case, Value
 from .finding import Finding
 
@@ -24,17 +24,6 @@ _OTHERS = "gpu_other_processes_memory_bytes"
 _EXPANDABLE = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
 _MUCH = 0.1
-
-
-def _bytes(value: float) -> str:
-    return quantity(value, "bytes")
-
-
-def _of(value: float, total: float) -> str:
-    """Write bytes of a total, the unit once where it is the same."""
-    left, right = _bytes(value), _bytes(total)
-    number, _, unit = left.partition(" ")
-    return f"{number} of {right}" if right.endswith(f" {unit}") else f"{left} of {right}"
 
 
 # -- how much was needed --------------------------------------------------------------------
@@ -77,7 +66,7 @@ def _who(case: Case) -> str:
         "outside torch": "what is not torch's",
     }
     parts = sorted((p for p in state.parts if p.name in names), key=lambda p: -p.bytes)
-    texts = [f"{names[p.name]} {_bytes(p.bytes)}" for p in parts[:3] if p.bytes >= 256 * MIB]
+    texts = [f"{names[p.name]} {bytes_text(p.bytes)}" for p in parts[:3] if p.bytes >= 256 * MIB]
     return ", ".join(texts)
 
 
@@ -89,10 +78,10 @@ def _others(case: Case) -> tuple[str, str] | None:
     total, held = case.total_bytes, case.figure(_OTHERS).peak
     if total is None or held is None or held < _MUCH * total:
         return None
-    advice = f"Other processes hold {_bytes(held)}: end them, or take another GPU."
+    advice = f"Other processes hold {bytes_text(held)}: end them, or take another GPU."
     if case.figure("children_count").peak:
-        advice = f"Other processes, perhaps children of this one, hold {_bytes(held)}."
-    return advice, f"others hold {_bytes(held)}"
+        advice = f"Other processes, perhaps children of this one, hold {bytes_text(held)}."
+    return advice, f"others hold {bytes_text(held)}"
 
 
 def out_of_memory(case: Case) -> Finding | None:
@@ -107,12 +96,12 @@ def out_of_memory(case: Case) -> Finding | None:
     peak, total = case.figure(_ALLOCATED).peak, case.total_bytes
     evidence = f"At the highest reading: {who}." if who else ""
     if peak is not None and total is not None:
-        evidence += f" Tensors reached {_of(peak, total)}."
+        evidence += f" Tensors reached {bytes_of(peak, total)}."
     others = _others(case)
     if others:
         advice, tip = others
-    elif total is not None and _unusable(case) >= 0.1 * total:
-        advice = f"{_bytes(_unusable(case))} lie in pieces: set {_EXPANDABLE} before CUDA starts."
+    elif total is not None and (unusable := _unusable(case)) >= _MUCH * total:
+        advice = f"{bytes_text(unusable)} lie in pieces: set {_EXPANDABLE} before CUDA starts."
         tip = "fragmented: `expandable_segments:True`"
     else:
         advice = (
@@ -158,7 +147,7 @@ def near_full(case: Case) -> Finding | None:
     who = _who(case)
     return Finding(
         "near-full", "limit",
-        f"{case.subject}'s memory was nearly full: {_of(need, total)} were needed.",
+        f"{case.subject}'s memory was nearly full: {bytes_of(need, total)} were needed.",
         f"At the highest reading: {who}." if who else "",
         (_others(case) or ("",))[0] or "A little more runs out of memory: try a smaller batch,"
         " `torch.utils.checkpoint`, or bf16.",
@@ -194,11 +183,11 @@ def fragmentation(case: Case) -> Finding | None:
     assert peak is not None
     return Finding(
         "fragmentation", "limit",
-        f"torch's memory is fragmented: it took {_bytes(reserved.peak)} for tensors that never"
-        f" passed {_bytes(peak)}.",
-        f"{_bytes(unusable)} lay unused in pieces between live blocks.",
+        f"torch's memory is fragmented: it took {bytes_text(reserved.peak)} for tensors that never"
+        f" passed {bytes_text(peak)}.",
+        f"{bytes_text(unusable)} lay unused in pieces between live blocks.",
         f"Set {_EXPANDABLE} before CUDA starts, or allocate the largest tensors first.",
-        f"{_bytes(unusable)} fragmented: `expandable_segments:True`", case.device,
+        f"{bytes_text(unusable)} fragmented: `expandable_segments:True`", case.device,
         metrics=(_RESERVED, _ALLOCATED), figures={"fragmented_bytes": unusable},
     )
 
@@ -213,13 +202,14 @@ def cache_no_leak(case: Case) -> Finding | None:
     if cached < case.thresholds.cache_ratio * total or allocated.end > 0.5 * reserved.end:
         return None
     used = case.figure(_USED).end
-    shown = f" of the {_bytes(used)} that nvidia-smi shows" if used is not None else ""
+    shown = f" of the {bytes_text(used)} that nvidia-smi shows" if used is not None else ""
     return Finding(
         "cache", "hint",
-        f"{_bytes(cached)}{shown} are torch's cache, not a leak.",
-        f"Live tensors hold {_bytes(allocated.end)}; torch keeps the rest for its next tensors.",
+        f"{bytes_text(cached)}{shown} are torch's cache, not a leak.",
+        f"Live tensors hold {bytes_text(allocated.end)};"
+        " torch keeps the rest for its next tensors.",
         "`%gpufree` gives it back to other processes.",
-        f"{_bytes(cached)} are cache: `%gpufree`", case.device,
+        f"{bytes_text(cached)} are cache: `%gpufree`", case.device,
         metrics=(_RESERVED,), figures={"cached_bytes": cached},
     )
 
