@@ -22,7 +22,7 @@ from .shapes import (
 from .timeline import LABEL_SIZE
 from .wording import FIGURE, LABEL, LIMIT, LINE_PITCH, SMALL, TITLE, fit, text_width
 
-__all__ = ["shapes"]
+__all__ = ["fixed_shapes", "moving_shapes", "shapes", "trace_shapes"]
 
 
 def _stretches(row: Row, trace: Trace) -> tuple[tuple[Point, ...], ...]:
@@ -46,14 +46,20 @@ def _traces(row: Row) -> Iterator[Shape]:
             continue
         if trace.style == "line":
             yield Stroke(stretches, "line", 1.4)
-            if trace.heights[-1] is not None and row.value:
-                yield Dot(row.panel.x1 - 1, stretches[-1][-1][1], 2, "ink")
             continue
         tone = opacity = OPACITY[trace.style]
         if trace.style == "middle" and under:
             opacity = MIDDLE_OVER_OUTER
         under = under or trace.style == "outer"
         yield Area(stretches, row.top + row.height, tone, opacity)
+
+
+def _dot(row: Row) -> Iterator[Shape]:
+    """Yield the dot on a line's present value."""
+    for trace in row.traces:
+        height = trace.heights[-1]
+        if trace.style == "line" and height is not None and row.value:
+            yield Dot(row.panel.x1 - 1, row.top + row.height * (1 - height), 2, "ink")
 
 
 def _held(row: Row) -> Iterator[Shape]:
@@ -108,6 +114,7 @@ def _row_label(scene: Scene, row: Row) -> Iterator[Shape]:
 
 
 def _block(scene: Scene, block: Block) -> Iterator[Shape]:
+    """Yield what names a block and its rows."""
     y = block.top + (block.rows[0].height if block.rows else 18) / 2 + 4.5
     if block.lines and scene.layout == "table":
         y -= 5
@@ -119,10 +126,9 @@ def _block(scene: Scene, block: Block) -> Iterator[Shape]:
         yield Text(0, y + LINE_PITCH * (index + 1), (Run(line, SMALL, "label"),))
     if block.flagged:
         yield Box(block.rows[0].panel.x0 - 14, y - 8, 7, 7, "limit")
-    for row in block.rows:
-        if scene.layout == "rows":
+    if scene.layout == "rows":
+        for row in block.rows:
             yield from _row_label(scene, row)
-        yield from _figures(scene, row)
 
 
 def _heading(heading: Heading) -> Iterator[Shape]:
@@ -158,8 +164,14 @@ def _bottom(scene: Scene, panel: Panel) -> float:
     return max(ends, default=scene.plot_bottom)
 
 
-def _lines(scene: Scene) -> Iterator[Shape]:
-    """Yield what runs through the timeline: edges of cells, ceilings and marks."""
+def _ceilings(scene: Scene) -> Iterator[Shape]:
+    rules = tuple(((r.panel.x0, r.top), (r.panel.x1, r.top)) for r in scene.rows)
+    if rules:
+        yield Stroke(rules, "rule", 1)
+
+
+def _edges(scene: Scene) -> Iterator[Shape]:
+    """Yield the edges of cells, which run through the timeline."""
     top = scene.band_top
     edges = {b.x0 for b in scene.bands if b.opens} | {b.x1 for b in scene.bands if b.closes}
     for panel in scene.panels:
@@ -167,9 +179,15 @@ def _lines(scene: Scene) -> Iterator[Shape]:
         drawn = tuple(((panel.x(e), top), (panel.x(e), bottom)) for e in sorted(edges))
         if drawn:
             yield Stroke(drawn, "hair", 1)
-    rules = tuple(((r.panel.x0, r.top), (r.panel.x1, r.top)) for r in scene.rows)
-    if rules:
-        yield Stroke(rules, "rule", 1)
+
+
+def _marks(scene: Scene) -> Iterator[Shape]:
+    dotted = tuple(
+        ((p.x(m.x), scene.band_top - 1), (p.x(m.x), _bottom(scene, p)))
+        for p in scene.panels for m in scene.marks
+    )
+    if dotted:
+        yield Stroke(dotted, "label", 1, dotted=True)
 
 
 def _bands(scene: Scene) -> Iterator[Shape]:
@@ -222,31 +240,37 @@ def _notice(scene: Scene) -> Iterator[Shape]:
     yield Text(14, scene.notice_y, runs)
 
 
-def shapes(scene: Scene, *, traces: bool = True) -> list[Shape]:
-    """List the shapes of a scene in the order in which they are painted.
-
-    ``traces=False`` leaves out what changes with each reading inside the plots, for a view
-    that draws that itself.
-    """
-    found = list(_lines(scene))
-    found += _bands(scene)
-    if traces:
-        for row in scene.rows:
-            found += _traces(row)
-    dotted = tuple(
-        ((p.x(m.x), scene.band_top - 1), (p.x(m.x), _bottom(scene, p)))
-        for p in scene.panels for m in scene.marks
-    )
-    if dotted:
-        found.append(Stroke(dotted, "label", 1, dotted=True))
-    if traces:
-        for row in scene.rows:
-            found += _held(row)
+def fixed_shapes(scene: Scene) -> list[Shape]:
+    """List what changes only with the layout: ceilings, titles and labels."""
+    found = list(_ceilings(scene))
     found += _header(scene)
     for heading in scene.headings:
         found += _heading(heading)
-    found += _axis(scene)
     for block in scene.blocks:
         found += _block(scene, block)
+    return found
+
+
+def trace_shapes(scene: Scene) -> list[Shape]:
+    """List what is drawn inside the plots: areas and lines."""
+    return [shape for row in scene.rows for shape in _traces(row)]
+
+
+def moving_shapes(scene: Scene) -> list[Shape]:
+    """List what moves or changes with each reading, but for the traces; it lies over them."""
+    found = list(_edges(scene))
+    found += _bands(scene)
+    found += _marks(scene)
+    for row in scene.rows:
+        found += _held(row)
+        found += _dot(row)
+    found += _axis(scene)
+    for row in scene.rows:
+        found += _figures(scene, row)
     found += _notice(scene)
     return found
+
+
+def shapes(scene: Scene) -> list[Shape]:
+    """List the shapes of a scene in the order in which they are painted."""
+    return [*fixed_shapes(scene), *trace_shapes(scene), *moving_shapes(scene)]

@@ -6,13 +6,14 @@ refresher's thread owns the view until it has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..errors import SettingError
 from ..sample import HOST
 from .parts import Scene
 
-__all__ = ["View", "make_view"]
+__all__ = ["Extra", "View", "make_view"]
 
 _MOST_GPUS_BY_BQPLOT = 2
 
@@ -39,13 +40,25 @@ class View(Protocol):
         """Close every model of the view; harmless a second time."""
 
 
+class Extra(Protocol):
+    """Something on top of the picture: controls, or what answers the pointer."""
+
+    def widgets(self) -> Sequence[Any]:
+        """Return the widgets, which stay the same; the view shows and closes them."""
+
+    def update(self, scene: Scene) -> None:
+        """Follow another scene; called on the view's thread."""
+
+
 def _carried_by_bqplot(scene: Scene) -> bool:
     gpus = sum(block.device != HOST for block in scene.blocks)
     return scene.layout == "rows" and gpus <= _MOST_GPUS_BY_BQPLOT
 
 
-def make_view(scene: Scene, renderer: str = "auto") -> View:
+def make_view(scene: Scene, renderer: str = "auto", extras: Sequence[Extra] = ()) -> View:
     """Make the live view of a scene; ``renderer`` is "bqplot", "svg" or "auto".
+
+    ``extras`` lie above the picture, in their order.
 
     "auto" takes bqplot for up to two GPUs, if it can be imported, and SVG for more: a page that
     draws many GPUs by bqplot needs most of a processor core (see docs/renderers.md).
@@ -62,17 +75,17 @@ def make_view(scene: Scene, renderer: str = "auto") -> View:
             " `pip install ipywidgets`, or `%gpuwatch --text`"
         ) from error
     if renderer == "svg" or (renderer == "auto" and not _carried_by_bqplot(scene)):
-        return SvgView(scene)
+        return SvgView(scene, extras)
     try:
         from .live_bqplot import BqplotView
     except Exception as error:
         if renderer == "auto":
-            return SvgView(scene)
+            return SvgView(scene, extras)
         raise SettingError(
             f"bqplot cannot be imported ({_cause(error)}): `pip install bqplot`, or"
             " `--renderer svg`"
         ) from error
-    return BqplotView(scene)
+    return BqplotView(scene, extras)
 
 
 def _cause(error: Exception) -> str:

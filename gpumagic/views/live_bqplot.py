@@ -17,7 +17,7 @@ a hidden tab. It has these traits of its own:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -219,7 +219,7 @@ def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
 class BqplotView(WidgetView):
     """Draw what moves in one figure, over all else as one HTML widget."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, extras: Sequence[Any] = ()) -> None:
         self._slots: dict[str, int] = {}
         self._sent: dict[str, Lines] = {}
         self._marks: dict[str, Any] = {}
@@ -228,7 +228,7 @@ class BqplotView(WidgetView):
         self._text: Any = None
         self._figure: Any = None
         self._sheet: Any = None
-        super().__init__(scene)
+        super().__init__(scene, extras)
 
     def _show(self, scene: Scene) -> None:
         lines = lines_of(scene, self._slots)

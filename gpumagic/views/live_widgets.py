@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -80,8 +80,9 @@ class WidgetView:
     where the page is narrower than the scene.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, extras: Sequence[Any] = ()) -> None:
         self._page = _page()
+        self._extras = tuple(extras)
         self._closed = self._still = False
         with quiet():
             self.root = ipywidgets.GridBox(
@@ -101,6 +102,7 @@ class WidgetView:
     def _put(self, *children: Any) -> None:
         """Make widgets the root's children and close those that it had, in this order."""
         before = self.root.children
+        children = (*children, *(w for extra in self._extras for w in extra.widgets()))
         self.root.children = children
         kept = set(map(id, children))
         close_all(*(child for child in before if id(child) not in kept))
@@ -117,6 +119,8 @@ class WidgetView:
         """Show another scene; what has not changed is not sent again."""
         if not (self._closed or self._still):
             self._show(scene)
+            for extra in self._extras:
+                extra.update(scene)
 
     def lost(self) -> bool:
         """Tell whether a page was loaded since the view was made."""
@@ -127,6 +131,7 @@ class WidgetView:
         if self._closed:
             return
         self._still = True
+        self._extras = ()
         image = (
             f'<img src="data:image/png;base64,{bundle["image/png"]}"'
             f' width="{bundle["width"]}" alt="{escape(bundle["text/plain"])}"'

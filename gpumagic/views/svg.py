@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import Literal
 
-from .drawing import shapes
+from .drawing import fixed_shapes, moving_shapes, shapes
 from .parts import Scene
 from .sentences import sentences
 from .shapes import Area, Box, Dot, Paint, Point, Run, Shape, Stroke, Text
@@ -165,7 +165,7 @@ def render(scene: Scene, theme: Theme = "auto", *, traces: bool = True) -> str:
     background; "light" and "dark" write the colours out and paint the page, for a file of its
     own. ``traces=False`` leaves out what lies inside the plots.
     """
-    drawn = shapes(scene, traces=traces)
+    drawn = shapes(scene) if traces else [*fixed_shapes(scene), *moving_shapes(scene)]
     # Texts lie on nothing and under nothing: sorted by style, they share their attributes.
     texts = sorted(
         (s for s in drawn if isinstance(s, Text)), key=lambda s: _group(s, theme)

@@ -25,12 +25,12 @@ LAYERS = (
     {"settings"},
     {"views", "sinks"},
     {"profiles"},
-    {"diagnosis", "waterfall", "memory", "tracing"},
+    {"alerts", "diagnosis", "waterfall", "memory", "tracing"},
     {"summary", "energy", "throttling", "coverage", "figures", "sampler"},
     {"sources", "devices"},
-    {"recording", "codec", "options"},
+    {"recording", "tracks", "codec", "options"},
     {"sample", "clock"},
-    {"metrics", "units", "errors"},
+    {"metrics", "units", "errors", "front_ends"},
 )
 """From the top down; a module imports its own layer and those below."""
 
