@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from .errors import SettingError
 
-__all__ = ["check_interval", "check_window", "parse_gpus", "parse_strips"]
+__all__ = ["check_interval", "check_window", "parse_gpus", "parse_strips", "parse_window"]
 
 _INTERVAL_S = (0.02, 3600.0)
 _WINDOW_S = (5.0, 7 * 86400.0)
+_UNITS_S = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST_DIGITS = 9
 
 
@@ -25,8 +29,31 @@ def check_interval(value: float) -> float:
 
 
 def check_window(value: float) -> float:
-    """Return a window in seconds, or raise :class:`SettingError` out of bounds."""
-    return _within("the window", float(value), _WINDOW_S, "60 is the default")
+    """Return a window in seconds, or raise :class:`SettingError` out of bounds.
+
+    Infinity stands for all that there is.
+    """
+    if value == math.inf:
+        return value
+    return _within("the window", float(value), _WINDOW_S, "60 is the default, and there is all")
+
+
+def parse_window(text: str) -> float:
+    """Read a window: seconds, ``10min``, ``1h``, ``2d``, or ``all``, which is infinite.
+
+    Raises :class:`SettingError` for anything else and out of bounds.
+    """
+    word = text.strip().lower()
+    if word == "all":
+        return math.inf
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*(s|sec|min|h|d)?", word)
+    try:
+        number = float(found[1]) if found else None
+    except ValueError:
+        number = None
+    if found is None or number is None:
+        raise SettingError(f"{text!r} is no window: give seconds, or such as 10min, 1h, all")
+    return check_window(number * _UNITS_S[found[2] or "s"])
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:

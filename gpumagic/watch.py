@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import base64
+import math
+import time
 from typing import Any
 from uuid import uuid4
 
 from .options import parse_strips
 from .session import Session
-from .units import duration
+from .views.actions import Status
 from .views.column_cache import ColumnCache
 from .views.readings import elapsed
 from .views.refresher import Refresher
 from .views.scene import Scene, build_scene
-from .watch_content import DEMO, Live, Record, Replay, WatchOptions, window_s
+from .watch_content import DEMO, Live, Record, Replay, WatchOptions, all_s
 
-__all__ = ["DEMO", "Record", "Watch", "WatchOptions", "record_text", "status_text"]
+__all__ = ["DEMO", "Record", "Watch", "WatchOptions"]
 
 _TEXT_PERIOD_S = 1.0
 _TWIN_SCALE = 2
@@ -40,37 +42,77 @@ class Watch:
         self._content: Live | Replay = (
             Replay(session, options) if options.replay else Live(session, options)
         )
+        self._window = options.window_s
         self._display_id = f"gpumagic-{uuid4().hex}"
         self._view: Any = None
+        self._panel: Any = None
         self._refresher: Refresher | None = None
         self._frozen = False
         self._columns = ColumnCache()
+        self._changed = True
+        self._next_update = 0.0
 
     # -- what it shows ----------------------------------------------------------------------
+
+    def _window_s(self, now: float) -> float:
+        window = self._session.settings.window_s if self._window is None else self._window
+        return all_s(now - self._content.begun()) if window == math.inf else window
+
+    def _caption(self, window: float) -> str:
+        asked = self._session.settings.window_s if self._window is None else self._window
+        return self._content.caption("all" if asked == math.inf else f"last {elapsed(window)}")
 
     def scene(self) -> Scene:
         """Return the scene as it is now."""
         content = self._content
-        start, end = content.span()
+        end = content.now()
+        window = self._window_s(end)
         return build_scene(
-            content.recording, start=start, end=end, gpus=content.gpus(),
-            strips=self._strips, state=content.state, caption=content.caption,
+            content.recording, start=end - window, end=end, gpus=content.gpus(),
+            strips=self._strips, state=content.state, caption=self._caption(window),
             notice=content.notice(), reasons=content.reasons, cache=self._columns,
         )
 
     def frozen_scene(self) -> Scene:
         """Return the scene that stays: clock times, and the whole of a replay."""
         content = self._content
-        start, end = content.freeze()
-        caption = content.caption
-        if content.state == "recording":
+        window = self._window_s(content.now())
+        start, end = content.freeze(window)
+        caption = self._caption(window)
+        if not content.replays:
             caption = f"{elapsed(end - start)}, {caption.partition(', ')[2]}"
         return build_scene(
             content.recording, start=start, end=end, gpus=content.gpus(),
             strips=self._strips, caption=caption,
-            state="replay" if content.state == "replay" else "stopped",
+            state="replay" if content.replays else "stopped",
             notice=content.notice(), reasons=content.reasons,
         )
+
+    # -- what its controls ask for; see views.actions.Actions ---------------------------------
+
+    def status(self) -> Status:
+        """Say what is shown at present."""
+        asked = self._session.settings.window_s if self._window is None else self._window
+        return Status(
+            paused=self._content.state == "paused",
+            window_s=None if asked == math.inf else asked,
+            position=self._content.position,
+        )
+
+    def pause(self, paused: bool = True) -> None:
+        """Hold the picture still, or let it move again; recording goes on meanwhile."""
+        self._content.pause(paused)
+        self._changed = True
+
+    def show_window(self, seconds: float | None) -> None:
+        """Show the last ``seconds``, or all there is for ``None``."""
+        self._window = math.inf if seconds is None else seconds
+        self._changed = True
+
+    def seek(self, position: float) -> None:
+        """Move a replay to a fraction of its recording; a live view has no other place."""
+        self._content.seek(position)
+        self._changed = True
 
     # -- life -------------------------------------------------------------------------------
 
@@ -82,6 +124,10 @@ class Watch:
         if self._in_notebook() and not self.options.text:
             from .views import live
 
+            if self.options.sidecar:
+                from .views.live_sidecar import SidePanel
+
+                self._panel = SidePanel()
             self._view = live.make_view(self.scene(), self._renderer)
 
     def show(self) -> None:
@@ -103,19 +149,25 @@ class Watch:
             self._display(shown)
             self._run(self._tick_text, _TEXT_PERIOD_S)
             return
-        self._display({**self._view.bundle(), **shown})
-        self._run(self._tick, self._period_s(scene))
+        shown = {**self._view.bundle(), **shown}
+        self._display(shown if self._panel is None else self._panel.bundle(shown))
+        self._run(self._tick, self._update_s)
 
     @property
     def over_at_once(self) -> bool:
         """Whether nothing is left to stop once it is shown: a recording as text in a terminal."""
-        return self._content.state == "replay" and not self._in_notebook()
+        return self._content.replays and not self._in_notebook()
 
-    def _period_s(self, scene: Scene) -> float:
+    def _pause_s(self, scene: Scene) -> float:
+        """Return how long the picture can stay as it is, if nobody asks for another."""
+        content = self._content
+        still = content.state == "paused" or content.over()
+        if still and self._refresher is not None and self._refresher.ticks >= _FEWEST_TICKS:
+            return math.inf
         # A column of a long window fills slowly, and its scene is dear: four updates for each
         # column show all there is.
-        column_s = window_s(self._session, self.options) / scene.columns
-        return max(1.0 / self._session.settings.updates_per_s, min(column_s / 4, _SLOWEST_S))
+        column_s = (scene.end - scene.start) / scene.columns
+        return min(column_s / 4, _SLOWEST_S)
 
     def _run(self, tick: Any, period_s: float) -> None:
         self._refresher = Refresher(tick, period_s)
@@ -128,13 +180,21 @@ class Watch:
             self._refresher.follow()
 
     def _tick(self) -> None:
+        """Update the view if that is due, or something else was asked for."""
+        refresher = self._refresher
+        if refresher is not None:
+            refresher.period_s = self._update_s  # a setting may change
+        now = time.monotonic()
+        if not self._changed and now < self._next_update:
+            return
+        self._changed = False
         scene = self.scene()
         self._view.update(scene)
-        refresher = self._refresher
-        if refresher is None:
-            return
-        over = self._content.over() and refresher.ticks >= _FEWEST_TICKS
-        refresher.period_s = 3600.0 if over else self._period_s(scene)  # a setting may change
+        self._next_update = now + self._pause_s(scene) - self._update_s / 2
+
+    @property
+    def _update_s(self) -> float:
+        return 1.0 / self._session.settings.updates_per_s
 
     def _tick_text(self) -> None:
         from .views import text
@@ -167,13 +227,15 @@ class Watch:
                 replaced = self._show_twin(_twin(self.frozen_scene()))
         finally:
             self._content.close()
+            if self._panel is not None:
+                self._panel.close()
             if self._view is not None and not replaced:
                 self._view.close()
 
     def _show_twin(self, twin: dict[str, Any]) -> bool:
         """Show the picture that stays; return whether the widget had to take it in."""
         self._display(dict(twin), update=True)
-        if self._view is None or not self._view.lost():
+        if self._view is None or self._panel is not None or not self._view.lost():
             return False
         # The page was reloaded: it has forgotten the display's id, so the picture stands under
         # the cell that stops, and inside the widget that the page still shows.
@@ -212,39 +274,3 @@ def _needs_parent() -> bool:
 
     version = getattr(sys.modules.get("ipykernel"), "__version__", "")
     return bool(version.startswith("7.0."))
-
-
-def record_text(record: Record) -> str:
-    """Say in words how far a recording into a file has come."""
-    lines = "1 line" if record.lines == 1 else f"{record.lines} lines"
-    trouble = f"; it cannot be written any more: {record.error}" if record.error else ""
-    return f"{record.path}, {lines}{trouble}"
-
-
-def status_text(session: Session) -> str:
-    """Say in text what runs: the watch, who holds the sampler, and how sources keep time."""
-    lines = [session.watch.status() if session.watch is not None else "watch: none"]
-    if session.record is not None:
-        lines.append(f"recording: {record_text(session.record)}")
-    sampler = session.sampler
-    if sampler is None:
-        lines.append("sampling: stopped (nobody needs it)")
-        return "\n".join(lines)
-    holders = ", ".join(session.leases)
-    lines.append(
-        f"sampling: for {holders}; {duration(session.watch_cpu_s)} of processor time so far"
-    )
-    reasons = sampler.reasons
-    for name, stats in sampler.stats.items():
-        period = session.recording.periods.get(name, 0.0)
-        line = (
-            f"  {name}: every {period:g} s, {stats.readings} readings, {stats.late} late,"
-            f" {stats.missed} missed"
-        )
-        if name in reasons:
-            line = f"  {name}: n/a: {reasons[name]}"
-        lines.append(line)
-    for device in session.recording.devices:
-        parts = [device.label, device.torch_label, device.name]
-        lines.append("  " + "  ".join(part for part in parts if part and part != "Host"))
-    return "\n".join(line.rstrip() for line in lines)

@@ -12,7 +12,7 @@ from .sinks.jsonl import JsonLines
 from .views.parts import State
 from .views.readings import elapsed
 
-__all__ = ["DEMO", "Live", "Record", "Replay", "WatchOptions", "window_s"]
+__all__ = ["DEMO", "Live", "Record", "Replay", "WatchOptions", "all_s"]
 
 DEMO = Path(__file__).parent / "data" / "h200-training.jsonl.gz"
 """The recording that ``--replay demo`` shows: a training run on an H200."""
@@ -22,7 +22,10 @@ _STOP_CELL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a watch shows and how; see ``%gpuwatch?``. ``None`` is as the settings say."""
+    """What a watch shows and how; see ``%gpuwatch?``. ``None`` is as the settings say.
+
+    ``window_s`` is infinite where all is shown.
+    """
 
     gpus: tuple[str, ...] | None = None
     strips: tuple[str, ...] | None = None
@@ -31,6 +34,8 @@ class WatchOptions:
     renderer: str | None = None
     replay: str | None = None
     speed: float | None = None
+    at_s: float | None = None
+    sidecar: bool | None = None
     text: bool | None = None
 
     def over(self, other: WatchOptions) -> WatchOptions:
@@ -95,29 +100,45 @@ class Record:
 
 
 class Live:
-    """What a watch of this machine shows: the session's recording up to now."""
+    """What a watch of this machine shows: the session's recording up to now, or to a pause."""
 
-    state: State = "recording"
+    replays = False
+    position: float | None = None
 
     def __init__(self, session: Session, options: WatchOptions) -> None:
         self.session = session
         self.recording = session.recording
-        self._options = options
         self._lease: Lease | None = session.lease(
             "watch", gpus=options.gpus, interval_s=options.interval_s
         )
         # What is claimed and what is shown is the same, also when the setting changes later.
         self._gpus = self._lease.gpus
-
-    def span(self) -> tuple[float, float]:
-        now = self.session.clock()
-        return now - window_s(self.session, self._options), now
+        self._held: float | None = None
 
     @property
-    def caption(self) -> str:
+    def state(self) -> State:
+        return "recording" if self._held is None else "paused"
+
+    def pause(self, paused: bool) -> None:
+        """Hold the picture at this moment; recording goes on."""
+        if paused != (self._held is not None):
+            self._held = self.session.clock() if paused else None
+
+    def seek(self, position: float) -> None:
+        """Do nothing: what has not happened yet cannot be shown."""
+
+    def now(self) -> float:
+        """Return the right end of the picture."""
+        return self.session.clock() if self._held is None else self._held
+
+    def begun(self) -> float:
+        """Return the time from which on there is anything to show."""
+        bounds = self.recording.bounds
+        return self.now() if bounds is None else bounds[0]
+
+    def caption(self, window: str) -> str:
         every = self.recording.periods.get("nvml", self.session.settings.interval_s)
-        window = elapsed(window_s(self.session, self._options))
-        return f"last {window}, every {every:g} s"
+        return f"{window}, every {every:g} s"
 
     def gpus(self) -> list[str] | None:
         # By name each time: a GPU can come, and torch's index is known only after CUDA is up.
@@ -143,16 +164,15 @@ class Live:
     def over(self) -> bool:
         return False
 
-    def freeze(self) -> tuple[float, float]:
-        bounds = self.recording.bounds
-        start, end = self.span()
+    def freeze(self, window: float) -> tuple[float, float]:
+        """Return the ends of the picture that stays."""
+        end = self.now()
+        start = end - window
         cell = self.session.cell
         if cell is not None and end - cell.start < _STOP_CELL_S:
             end = cell.start - 1e-3  # the cell that stops the watch is no part of the picture
         # A watch that is younger than its window leaves no empty half of a picture.
-        if bounds is not None:
-            start = max(start, min(bounds[0], end - 5.0))
-        return start, end
+        return max(start, min(self.begun(), end - 5.0)), end
 
     def close(self) -> None:
         if self._lease is not None:
@@ -160,32 +180,61 @@ class Live:
 
 
 class Replay:
-    """What a watch of a file shows: a recording, played from its start."""
+    """What a watch of a file shows: a recording, played from its start, paused, moved along."""
 
-    state: State = "replay"
+    replays = True
     reasons: Mapping[str, str] = {}
 
     def __init__(self, session: Session, options: WatchOptions) -> None:
         assert options.replay is not None
         path = DEMO if options.replay == "demo" else Path(options.replay)
         self.recording = codec.load(path)
-        self._session = session
-        self._options = options
         self._speed = 1.0 if options.speed is None else options.speed
         self._name = "a recorded H200" if options.replay == "demo" else path.name
         self._clock = session.clock
-        self._begun = session.clock()
         bounds = self.recording.bounds
         assert bounds is not None  # load refuses a file without samples
         self._start, self._end = bounds
+        self._paused = False
+        self._place(self._start + max(1.0, options.at_s or 0.0))
 
-    def span(self) -> tuple[float, float]:
-        played = (self._clock() - self._begun) * self._speed
-        now = min(self._end, self._start + 1.0 + played)
-        return now - window_s(self._session, self._options), now
+    def _place(self, now: float) -> None:
+        """Go on from a moment of the recording."""
+        self._from = max(self._start, min(now, self._end))
+        self._since = self._clock()
 
     @property
-    def caption(self) -> str:
+    def state(self) -> State:
+        return "paused" if self._paused else "replay"
+
+    def pause(self, paused: bool) -> None:
+        """Hold the replay at this moment, or go on from it."""
+        if paused != self._paused:
+            now = self.now()
+            self._paused = paused
+            self._place(now)
+
+    def seek(self, position: float) -> None:
+        """Go on from a fraction of the recording."""
+        self._place(self._start + min(1.0, max(0.0, position)) * (self._end - self._start))
+
+    @property
+    def position(self) -> float:
+        """How far the replay has come, from 0 to 1."""
+        length = self._end - self._start
+        return (self.now() - self._start) / length if length > 0 else 1.0
+
+    def now(self) -> float:
+        """Return the right end of the picture."""
+        if self._paused:
+            return self._from
+        return min(self._end, self._from + (self._clock() - self._since) * self._speed)
+
+    def begun(self) -> float:
+        """Return the start of the recording."""
+        return self._start
+
+    def caption(self, window: str) -> str:
         speed = self._speed
         fast = "" if speed == 1 or self.over() else f", {speed:g} times as fast"
         return f"{self._name}, {elapsed(self._end - self._start)}{fast}"
@@ -197,14 +246,26 @@ class Replay:
         return None
 
     def over(self) -> bool:
-        return self.span()[1] >= self._end
+        return self.now() >= self._end
 
-    def freeze(self) -> tuple[float, float]:
+    def freeze(self, window: float) -> tuple[float, float]:
+        """Return the ends of the picture that stays: the whole recording."""
         return self._start, self._end
 
     def close(self) -> None:
         pass
 
 
-def window_s(session: Session, options: WatchOptions) -> float:
-    return session.settings.window_s if options.window_s is None else options.window_s
+_NICE_S = (
+    *(60.0 * m for m in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50)),
+    *(3600.0 * h for h in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 18)),
+    *(86400.0 * d for d in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 9, 11, 14, 18, 23, 30)),
+)
+
+
+def all_s(length: float) -> float:
+    """Return the window that shows ``length`` seconds: a round length that stays for a while.
+
+    A window that grew with each reading would move every column of the picture each time.
+    """
+    return next((nice for nice in _NICE_S if nice >= length), max(length, 60.0))

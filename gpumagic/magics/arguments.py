@@ -68,7 +68,10 @@ def interval(text: str) -> float:
 
 
 def window(text: str) -> float:
-    """Read a window in seconds."""
-    from ..options import check_window
+    """Read a window: seconds, ``10min``, ``1h``, or ``all``, which is infinite."""
+    from ..options import parse_window
 
-    return _checked(check_window)(text)
+    try:
+        return parse_window(text)
+    except GpuMagicError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -20,6 +22,7 @@ _DESCRIPTION = """Show the GPUs and the host live, also while a cell runs.
 
     %gpuwatch                 show, or move the view to this cell with its options
     %gpuwatch stop            freeze: the output becomes a picture that stays in the file
+    %gpuwatch pause           hold the picture still; recording goes on; %gpuwatch resume ends it
     %gpuwatch status          say in text what runs and how it keeps its time
     %gpuwatch --replay demo   the same view of a recording (a file, or the one shipped)
 
@@ -30,13 +33,15 @@ is shown, until %gpuwatch stop or a --record of another file.
 
 def _parser() -> MagicParser:
     parser = MagicParser("%gpuwatch", _DESCRIPTION)
-    parser.add_argument("action", nargs="?", choices=["stop", "status"], help="instead of showing")
+    parser.add_argument("action", nargs="?", choices=["stop", "pause", "resume", "status"],
+                        help="instead of showing")
     parser.add_argument(
         "-i", "--interval", type=interval, metavar="SECONDS",
         help="seconds between two readings (0.1)",
     )
     parser.add_argument(
-        "-w", "--window", type=window, metavar="SECONDS", help="seconds shown (60)"
+        "-w", "--window", type=window, metavar="TIME",
+        help="what is shown: seconds, or such as 10min, 1h, all (60)",
     )
     parser.add_argument(
         "-g", "--gpus", help="GPUs: indices, UUIDs, cuda:N, all, or usable (the default)"
@@ -51,6 +56,13 @@ def _parser() -> MagicParser:
     parser.add_argument("--replay", metavar="FILE", help="show a recording; demo is shipped")
     parser.add_argument(
         "--speed", type=float, help="how fast a recording is replayed (1)"
+    )
+    parser.add_argument(
+        "--at", type=float, metavar="SECONDS", help="where in the recording a replay begins (0)"
+    )
+    parser.add_argument(
+        "--sidecar", action="store_true", default=None,
+        help="beside the notebook, in a panel of JupyterLab (needs the package sidecar)",
     )
     parser.add_argument(
         "--text", action="store_true", default=None, help="text instead of a widget"
@@ -74,6 +86,8 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
                 _stop(extension)
             elif options.action == "status":
                 _status(extension)
+            elif options.action is not None:
+                _pause(extension, paused=options.action == "pause")
             else:
                 _start(extension, options)
 
@@ -100,6 +114,13 @@ def _check(options: Any) -> None:
             )
     if options.replay and options.record:
         raise UsageError("%gpuwatch: --replay shows a recording; --record needs a live one")
+    for name in ("speed", "at"):
+        if getattr(options, name) is not None and not options.replay:
+            raise UsageError(f"%gpuwatch: --{name} is for a recording; give --replay FILE too")
+    if options.at is not None and not 0 <= options.at < math.inf:
+        raise UsageError(f"%gpuwatch: --at is {options.at:g}; it is in seconds from the start, 0")
+    if options.sidecar and options.text:
+        raise UsageError("%gpuwatch: --sidecar shows the widget; leave out --text")
     if options.speed is not None and not 0.01 <= options.speed <= 10_000:
         raise UsageError(f"%gpuwatch: --speed is {options.speed:g}; it goes from 0.01 to 10000")
 
@@ -117,13 +138,16 @@ def _start(extension: Extension, options: Any) -> None:
         renderer=options.renderer,
         replay=options.replay,
         speed=options.speed,
+        at_s=options.at,
+        sidecar=options.sidecar,
         text=options.text,
     )
     session = extension.session
     before = session.watch
     # A replay and the view of this machine take nothing over from each other.
     if before is not None and not (chosen.replay or before.options.replay):
-        chosen = chosen.over(before.options)
+        # Where the view stands is said each time: a plain %gpuwatch brings it back to its cell.
+        chosen = replace(chosen.over(before.options), sidecar=options.sidecar)
     watch = Watch(session, chosen)
     try:  # what raises here leaves the old watch and its recording as they are
         watch.prepare()
@@ -145,7 +169,8 @@ def _start(extension: Extension, options: Any) -> None:
 
 def _record(session: Session, path: str, options: WatchOptions) -> None:
     """Record into a file; the recording before this one ends."""
-    from ..watch import Record, record_text
+    from ..watch import Record
+    from ..watch_status import record_text
 
     # Two streams into one file would mix their lines, so the old one ends first.
     if session.record is not None and session.record.writes_to(path):
@@ -157,8 +182,16 @@ def _record(session: Session, path: str, options: WatchOptions) -> None:
         print(f"recorded: {record_text(before)}")
 
 
+def _pause(extension: Extension, *, paused: bool) -> None:
+    watch = extension.session.watch
+    if watch is None:
+        print("No watch is running; %gpuwatch starts one.")
+        return
+    watch.pause(paused)
+
+
 def _stop(extension: Extension) -> None:
-    from ..watch import record_text
+    from ..watch_status import record_text
 
     session = extension.session
     stopped = False
@@ -173,6 +206,6 @@ def _stop(extension: Extension) -> None:
 
 
 def _status(extension: Extension) -> None:
-    from ..watch import status_text
+    from ..watch_status import status_text
 
     print(status_text(extension.session))

@@ -19,7 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"magics", "cli", "__main__", "integrations", "autoload", "doctor"},
-    {"watch", "watch_content"},
+    {"watch", "watch_content", "watch_status"},
     {"measurement", "footers", "cell_profiles", "allocator_look"},
     {"session"},
     {"settings"},
