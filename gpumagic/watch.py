@@ -150,7 +150,13 @@ class Watch:
             self._run(self._tick_text, _TEXT_PERIOD_S)
             return
         shown = {**self._view.bundle(), **shown}
-        self._display(shown if self._panel is None else self._panel.bundle(shown))
+        if self._panel is None:
+            self._display(shown)
+        else:
+            from .views.live_sidecar import SENTENCE
+
+            self._display(self._panel.bundle(shown))
+            print(SENTENCE)
         self._run(self._tick, self._update_s)
 
     @property
@@ -249,7 +255,7 @@ class Watch:
         """Processor seconds that drawing has used."""
         return self._refresher.cpu_s if self._refresher is not None else 0.0
 
-    def status(self) -> str:
+    def describe(self) -> str:
         """Say in words what is shown and how the view keeps its time."""
         refresher = self._refresher
         drawn = f"{refresher.ticks} updates" if refresher is not None else "text"

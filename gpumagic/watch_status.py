@@ -18,7 +18,7 @@ def record_text(record: Record) -> str:
 
 def status_text(session: Session) -> str:
     """Say in text what runs: the watch, who holds the sampler, and how sources keep time."""
-    lines = [session.watch.status() if session.watch is not None else "watch: none"]
+    lines = [session.watch.describe() if session.watch is not None else "watch: none"]
     if session.record is not None:
         lines.append(f"recording: {record_text(session.record)}")
     sampler = session.sampler

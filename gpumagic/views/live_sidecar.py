@@ -7,12 +7,13 @@ from typing import Any
 from ..errors import SettingError
 from .live_widgets import quiet
 
-__all__ = ["SidePanel"]
+__all__ = ["SENTENCE", "SidePanel"]
 
 SENTENCE = (
-    "The GPU view is in a panel beside the notebook. JupyterLab alone has such panels, and needs"
-    " the package sidecar where its server runs; if none has opened, %gpuwatch shows the view here."
+    "The GPU view is in a panel beside the notebook. Only JupyterLab has such panels, and needs the"
+    " package sidecar where its server runs; if none has opened, %gpuwatch shows the view here."
 )
+"""What is printed: the kernel cannot know whether a panel has opened."""
 
 
 class SidePanel:
@@ -41,7 +42,7 @@ class SidePanel:
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2, "version_minor": 0, "model_id": self._sidecar.model_id,
             },
-            "text/plain": SENTENCE,
+            "text/plain": "GPU view in a side panel",
         }
 
     def close(self) -> None:

@@ -68,6 +68,7 @@ def test_a_side_panel_keeps_moving(open_notebook: OpenNotebook, screenshots: Pat
     notebook.run(0)
     notebook.run(1)
     notebook.until(lambda: notebook.page.locator(ELSEWHERE).count() == 1, "a side panel")
+    assert "if none has opened, %gpuwatch shows the view here" in notebook.text(1)
     require_moves_elsewhere(notebook, 2)
     notebook.screenshot(screenshots, "sidecar")
     notebook.run(3)
