@@ -14,6 +14,7 @@ from .recording import Recording, Series
 from .sample import HOST, Device, Gap, Mark, Sample, Span
 from .session import Session
 from .summary import Summary, summarise
+from .tracks import MergedSample
 from .views.scene import Scene, build_scene
 from .waterfall import build_waterfall
 
@@ -143,8 +144,12 @@ class Excerpt(Recording):
     def series(
         self, metric: str, device: str, start: float = -math.inf, end: float = math.inf
     ) -> Series:
-        """Return one metric of one device in ``[start, end]`` within the bounds."""
-        return self._whole.series(metric, device, *self._clip(start, end))
+        """Return one metric of one device in ``[start, end]`` within the bounds.
+
+        Merged readings are left out if one of them lies outside of the bounds.
+        """
+        series = self._whole.series(metric, device, *self._clip(start, end))
+        return series.within(self._earliest, self._latest)
 
     def times(
         self, source: str, device: str, start: float = -math.inf, end: float = math.inf
@@ -176,9 +181,19 @@ class Excerpt(Recording):
         start, end = self._clip(*whole)
         return (start, end) if start <= end else None
 
+    @property
+    def size(self) -> int:
+        """The bytes that the samples of the whole recording take."""
+        return self._whole.size
+
     def samples(self, start: float = -math.inf, end: float = math.inf) -> Iterator[Sample]:
         """Yield the samples held in ``[start, end]`` within the bounds, in order of time."""
-        return self._whole.samples(*self._clip(start, end))
+        start, end = self._clip(start, end)
+        return (
+            sample for sample in self._whole.samples(start, end)
+            if sample.time <= self._latest
+            and not (isinstance(sample, MergedSample) and sample.start < self._earliest)
+        )
 
     def metrics(self, device: str) -> tuple[str, ...]:
         """List the metrics of which a device has had a value."""

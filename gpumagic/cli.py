@@ -153,7 +153,7 @@ def _autoload(options: argparse.Namespace) -> int:
 def _record(options: argparse.Namespace) -> int:
     from .clock import Clock
     from .options import check_interval
-    from .recording import Recording
+    from .recording import MIN_BYTES, Recording
     from .sampler import Sampler
     from .sinks.jsonl import JsonLines
     from .sources import make_sources
@@ -165,7 +165,7 @@ def _record(options: argparse.Namespace) -> int:
             raise SettingError("--out names no file: give one, or - for standard output")
         duration = _checked_duration(options.duration)
         gpus = _checked_gpus(options.gpus)
-        recording = Recording(max_samples=2)
+        recording = Recording(max_bytes=MIN_BYTES)
         sources = make_sources(gpus, names=_SOURCES)
         for source in sources:
             source.period_s = interval if source.name == "nvml" else max(_SLOW_S, interval)

@@ -10,7 +10,10 @@ shippers read a file as it is::
     {"kind": "mark", "time": ..., "text": "epoch 3"}
     {"kind": "gap", "time": ..., "end": ..., "source": "nvml", "reason": "..."}
 
-Readings of one device within 5 ms share a line, which takes the first one's time. A value that
+Readings of one device within 5 ms share a line, which takes the first one's time. Readings that
+a recording has merged are a line of their own with two more keys, ``start`` (the time of the
+first) and ``readings`` (how many), and a ``highest_`` key for each metric whose highest is not
+its value, which is their mean. A value that
 was not read is an absent key. An unknown ``kind`` is passed over, as is a cut last line, and a
 value that is no finite number counts as not read.
 """
@@ -30,6 +33,7 @@ from .errors import RecordingError
 from .metrics import METRICS
 from .recording import Record, Recording
 from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
+from .tracks import MergedSample
 
 __all__ = ["VERSION", "Encoder", "decode", "header_line", "load", "open_for_writing", "save"]
 
@@ -37,6 +41,7 @@ VERSION = 1
 """Version of the format; a reader refuses a newer one."""
 
 _TICK_S = 0.005
+_HIGHEST = "highest_"
 _LATEST_S = 1e11  # the year 5138: what lies beyond is no time, and no calendar can show it
 _SPAN_STATUS: tuple[SpanStatus, ...] = ("running", "ok", "error", "interrupted")
 
@@ -89,6 +94,8 @@ class Encoder:
     def encode(self, record: Record) -> list[str]:
         """Return the lines that are complete now, without line ends."""
         match record:
+            case MergedSample():
+                return self._merged(record)
             case Sample():
                 return self._sample(record)
             case Device():
@@ -104,6 +111,17 @@ class Encoder:
                         "source": record.source, "device": record.device,
                         "reason": record.reason}
         return [*self.flush(), _dump({k: v for k, v in line.items() if v not in (None, "")})]
+
+    def _merged(self, sample: MergedSample) -> list[str]:
+        waiting = self._waiting.pop(sample.device, None)
+        line = {"kind": "sample", "time": _time(sample.time), "device": sample.device,
+                "start": _time(sample.start), "readings": sample.count}
+        line |= {name: _round(v, METRICS[name].unit) for name, v in sample.values.items()}
+        for name, value in sample.highs.items():
+            high = _round(value, METRICS[name].unit)
+            if high != line[name]:
+                line[_HIGHEST + name] = high
+        return [*([] if waiting is None else [_dump(waiting)]), _dump(line)]
 
     def _sample(self, sample: Sample) -> list[str]:
         done = []
@@ -239,8 +257,15 @@ def _samples(line: dict[str, Any]) -> Iterator[Sample]:
             if number is not None:
                 by_source.setdefault(metric.source, {})[name] = number
     time, device = _seconds(line, "time"), str(line["device"])
+    start = _optional(line, "start")
     for source, values in by_source.items():
-        yield Sample(time, device, source, values)
+        if start is None:
+            yield Sample(time, device, source, values)
+        else:
+            highs = {name: number for name in values if (
+                number := _finite(line.get(_HIGHEST + name, values[name]))) is not None}
+            count = max(2, int(line["readings"]))
+            yield MergedSample(time, device, source, values, min(start, time), count, highs)
 
 
 def _device(line: dict[str, Any]) -> Device:
@@ -278,6 +303,7 @@ def open_for_writing(path: str | Path) -> IO[str]:
 def save(recording: Recording, path: str | Path) -> int:
     """Write a whole recording; return the number of lines.
 
+    Readings that it has merged are written as they are, one line for several of them.
     Raises :class:`~gpumagic.errors.RecordingError` where the file cannot be written.
     """
     encoder = Encoder()
@@ -302,6 +328,7 @@ def save(recording: Recording, path: str | Path) -> int:
 def load(path: str | Path) -> Recording:
     """Read a recording from JSON lines, plain or gzip, whatever its name.
 
+    It has the bound of every recording: of a long file, the older part is merged.
     Raises :class:`~gpumagic.errors.RecordingError` where it cannot be read.
     """
     path = Path(path).expanduser()
@@ -310,7 +337,7 @@ def load(path: str | Path) -> Recording:
     except OSError as error:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from None
     text = _text(raw, path)
-    recording = Recording(max_samples=max(72_000, text.count("\n")))
+    recording = Recording()
     try:
         for line, record in decode(io.StringIO(text)):
             _put(recording, line, record)

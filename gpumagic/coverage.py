@@ -93,6 +93,10 @@ def why_none_inside(
     lost, reason = lost_in(recording, span, device, metric.source)
     if lost and reason:
         return reason
+    series = recording.series(metric.name, device.id, span.start, span.end)
+    widest = max((b - a for a, b in zip(series.starts, series.times, strict=True)), default=0.0)
+    if widest > 0:
+        return f"too short to say: readings of that time are merged over {duration(widest)}"
     period = recording.periods.get(metric.source, 0.1)
     if span.end - span.start > metric.reach_s + 3 * period:
         return "no reading fell into the cell"

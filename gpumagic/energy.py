@@ -7,7 +7,7 @@ over time. Where there is no counter, power integrated over the whole span is an
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -101,7 +101,7 @@ def _counted(span: Span, first: Point, last: Point, power: Series) -> Energy:
     joules = max(0.0, e1 - e0 + head + tail)
     # Both readings can be as old as refresh_s. They lag the same way, so that the two errors
     # take from each other: the larger one bounds them.
-    stale = max(power.values, default=mean) * _COUNTER.refresh_s
+    stale = max(power.highs, default=mean) * _COUNTER.refresh_s
     wall = span.end - span.start
     return Energy(joules, stale + head_bound + tail_bound, joules / wall, method="counter")
 
@@ -115,11 +115,11 @@ def _edge(start: float, end: float, power: Series, mean: float) -> tuple[float, 
     """
     length = abs(end - start)
     low = bisect_left(power.times, min(start, end) - _POWER.reach_s)
-    high = bisect_right(power.times, max(start, end) + _POWER.reach_s)
-    near = power.values[low:high]
-    if not near:
+    high = bisect_right(power.starts, max(start, end) + _POWER.reach_s)
+    if low >= high:
         return mean * (end - start), mean * length
-    return integrate(power, start, end), length * (max(near) - min(near))
+    spread = max(power.highs[low:high]) - min(power.values[low:high])
+    return integrate(power, start, end), length * spread
 
 
 def _estimated(recording: Recording, span: Span, device: Device) -> Energy | None:
@@ -132,28 +132,32 @@ def _estimated(recording: Recording, span: Span, device: Device) -> Energy | Non
     wall = span.end - span.start
     reach = reach_of(recording, _POWER.source)
     power = around(recording, _POWER, device.id, span)
-    inside = power.times[bisect_left(power.times, span.start):bisect_right(power.times, span.end)]
-    if wall <= _POWER.reach_s or not inside:
+    starts, times = power.starts, power.times
+    low, high = bisect_left(times, span.start), bisect_right(starts, span.end)
+    if wall <= _POWER.reach_s or low >= high:
         return None
-    before = [t for t in power.times if t < span.start][-1:]
-    after = [t for t in power.times if t > span.end][:1]
-    edges = [*(before or [span.start]), *inside, *(after or [span.end])]
-    if max(b - a for a, b in pairwise(edges)) > reach:
+    # Within a row of merged readings none are too far apart.
+    before = times[low - 1] if low else span.start
+    after = starts[high] if high < len(starts) else span.end
+    between = zip([before, *times[low:high]], [*starts[low:high], after], strict=True)
+    if max(b - a for a, b in between) > reach:
         return None
     joules = integrate(power, span.start, span.end)
-    bound = _POWER.reach_s * (max(power.values) - min(power.values))
+    bound = _POWER.reach_s * (max(power.highs) - min(power.values))
     return Energy(joules, bound, joules / wall, method="estimate")
 
 
 def integrate(series: Series, start: float, end: float) -> float:
     """Return the integral of a series from ``start`` to ``end``, negative if backwards.
 
-    Between two readings the value lies on the line between them; before the first and after the
-    last one it is theirs. Raises :class:`ValueError` for an empty series.
+    Between two readings the value lies on the line between them, and within merged ones it is
+    their mean; before the first and after the last one it is theirs. Where readings came at an
+    even pace, merging changes the integral by at most one pace times the range of the outermost
+    rows. Raises :class:`ValueError` for an empty series.
     """
     if end < start:
         return -integrate(series, end, start)
-    times, values = series.times, series.values
+    times, values = _corners(series)
     if not times:
         raise ValueError("an empty series has no integral")
 
@@ -171,3 +175,16 @@ def integrate(series: Series, start: float, end: float) -> float:
     points = [(start, at(start)), *zip(times[low:high], values[low:high], strict=True),
               (end, at(end))]
     return sum((b - a) * (u + v) / 2 for (a, u), (b, v) in pairwise(points))
+
+
+def _corners(series: Series) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the points between which a series runs straight: two for a merged row."""
+    if series.merged is None:
+        return series.times, series.values
+    times: list[float] = []
+    values: list[float] = []
+    for start, time, value in zip(series.starts, series.times, series.values, strict=True):
+        ends = (start, time) if start < time else (time,)
+        times += ends
+        values += [value] * len(ends)
+    return times, values

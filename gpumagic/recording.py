@@ -1,35 +1,41 @@
 """The recording: what the sampler writes and everything over time reads.
 
-Bounded and append-only. One thread writes samples, any thread reads; readers get copies.
+Bounded in bytes and append-only: as it fills up, old readings are merged, and none goes for its
+age. One thread writes samples, any thread reads; readers get copies.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from array import array
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
+from .tracks import REACH_PERIODS, Edge, Merged, MergedSample, Track
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["MAX_SAMPLES", "REACH_PERIODS", "Record", "Recording", "Series"]
+__all__ = [
+    "MAX_BYTES",
+    "MIN_BYTES",
+    "REACH_PERIODS",
+    "Merged",
+    "Record",
+    "Recording",
+    "Series",
+]
 
-MAX_SAMPLES = 72_000
-"""Samples kept of one source and device: two hours at ten a second."""
+MAX_BYTES = 48 << 20
+"""Bytes of samples: what else a recording holds of eight GPUs fits below 64 MiB with them."""
 
-REACH_PERIODS = 2.5
-"""Periods after a reading over which its value is carried on, or joined to the next one."""
+MIN_BYTES = 1 << 16
 
 _MAX_EVENTS = 10_000
-_NAN = math.nan
 
 Record: TypeAlias = Device | Sample | Gap | Span | Mark
 """Anything that a recording holds; subscribers get each of them once it is written."""
@@ -39,13 +45,17 @@ Record: TypeAlias = Device | Sample | Gap | Span | Mark
 class Series:
     """One metric of one device over time, absent values left out.
 
-    ``times`` (epoch seconds, ascending) and ``values`` (base units) have the same length.
+    ``times`` (epoch seconds, ascending) and ``values`` (base units) have the same length. A row
+    is one reading or, where a recording has merged old ones, stands for several in a row: then
+    its value is the mean of a gauge, and the last one of a counter or a state. ``merged`` is
+    ``None`` in a series of readings alone.
     """
 
     metric: str
     device: str
     times: Sequence[float]
     values: Sequence[float]
+    merged: Merged | None = None
 
     def __len__(self) -> int:
         return len(self.times)
@@ -53,86 +63,65 @@ class Series:
     def __iter__(self) -> Iterator[tuple[float, float]]:
         return zip(self.times, self.values, strict=True)
 
+    @property
+    def starts(self) -> Sequence[float]:
+        """The time of each row's first reading: no two of its readings are too far apart."""
+        return self.times if self.merged is None else self.merged.starts
 
-class _Track:
-    """The samples of one source and device in columns; NaN stands for an absent value."""
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many readings each row stands for."""
+        return [1] * len(self.times) if self.merged is None else self.merged.counts
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.dropped_until: float | None = None
-        # Periods change and sampling pauses: how far a reading reaches is known only while
-        # the period that it was taken at is in force.
-        self.reach = math.inf
-        self.longest_period: float | None = None
-        self.breaks: deque[tuple[float, float]] = deque(maxlen=_MAX_EVENTS)
-        # A sample can hold a part of the metrics only (what the driver's rings kept of a stall):
-        # it joins nothing for the others. Of those, when they were last there and how far that
-        # reaches.
-        self.lacking: dict[str, tuple[float, float]] = {}
-        self.breaks_of: dict[str, deque[tuple[float, float]]] = {}
-        self.times = array("d")
-        self.columns: dict[str, array[float]] = {}
+    @property
+    def highs(self) -> Sequence[float]:
+        """The highest reading of each row; of the bits of a state, all that were set."""
+        return self.values if self.merged is None else self.merged.highs
 
-    def append(self, sample: Sample, period: float | None) -> None:
-        # A stamp can be a hair older than the last one (another thread's reading); the order
-        # of times is what bisection rests on.
-        time = max(sample.time, self.times[-1]) if self.times else sample.time
-        if self.times and time - self.times[-1] > self.reach:
-            self.breaks.append((self.times[-1], time))
-        values = sample.values
-        if self.lacking or len(values) < len(self.columns):
-            self._note_lacking(time, values)
-        self.reach = math.inf if period is None else REACH_PERIODS * period
-        if period is not None:
-            self.longest_period = max(period, self.longest_period or 0.0)
-        for name, column in self.columns.items():
-            column.append(values.get(name, _NAN))
-        if not self.columns.keys() >= values.keys():
-            for name in [n for n in values if n not in self.columns]:
-                column = array("d", [_NAN]) * len(self.times)
-                column.append(values[name])
-                self.columns[name] = column
-        self.times.append(time)
-        # Dropping an eighth at once keeps the mean cost of a sample constant.
-        if len(self.times) > self._limit + (self._limit >> 3):
-            surplus = len(self.times) - self._limit
-            self.dropped_until = self.times[surplus - 1]
-            del self.times[:surplus]
-            for column in self.columns.values():
-                del column[:surplus]
+    def where(self, chosen: Sequence[bool]) -> Series:
+        """Return the rows for which ``chosen`` is true."""
 
-    def _note_lacking(self, time: float, values: Mapping[str, float]) -> None:
-        """Note the break of each metric that samples in between have lacked for too long."""
-        for name in self.columns:
-            if name not in values:
-                if self.times:
-                    self.lacking.setdefault(name, (self.times[-1], self.reach))
-            elif name in self.lacking:
-                before, reach = self.lacking.pop(name)
-                if time - before > reach:
-                    own = self.breaks_of.setdefault(name, deque(maxlen=_MAX_EVENTS))
-                    own.append((before, time))
+        def those(column: Sequence[Any]) -> list[Any]:
+            return list(compress(column, chosen))
 
-    def slice(self, start: float, end: float) -> slice:
-        return slice(bisect_left(self.times, start), bisect_right(self.times, end))
+        merged = self.merged and Merged(
+            those(self.merged.starts), those(self.merged.counts), those(self.merged.highs)
+        )
+        return Series(self.metric, self.device, those(self.times), those(self.values), merged)
+
+    def finite(self) -> Series:
+        """Return the rows whose value is a number."""
+        # A sum is a number only if all of its parts are; that is seen much faster than each.
+        if math.isfinite(sum(self.values)):
+            return self
+        return self.where([math.isfinite(value) for value in self.values])
+
+    def within(self, start: float, end: float) -> Series:
+        """Return the rows of which all readings lie in ``[start, end]``."""
+        inside = [a >= start and b <= end for a, b in zip(self.starts, self.times, strict=True)]
+        return self if all(inside) else self.where(inside)
 
 
 class Recording:
     """Hold samples, gaps, spans and marks of a number of devices, within a bound.
 
-    ``max_samples`` bounds the samples of each source and device; the oldest go first, an
-    eighth of the bound at once, so that up to an eighth more can be held.
+    ``max_bytes`` bounds what the samples take. When it is reached, the oldest part of whatever
+    takes the most is merged, four rows to one (see :class:`~gpumagic.tracks.Track`), so that the
+    past gets the coarser the longer ago it is and nothing goes for its age. The bound is passed
+    only where it is too tight for the newest few hundred rows of each source, device and level.
     ``periods`` maps a source to the seconds between its readings from now on; what was in force
     when a sample came is remembered with it (see :meth:`breaks`).
     """
 
-    def __init__(self, *, max_samples: int = MAX_SAMPLES) -> None:
-        if max_samples < 2:
-            raise ValueError(f"max_samples is {max_samples}; it has to be at least 2")
+    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+        if max_bytes < MIN_BYTES:
+            raise ValueError(f"max_bytes is {max_bytes}; it has to be at least {MIN_BYTES}")
         self._lock = threading.Lock()
-        self._max_samples = max_samples
+        self._max_bytes = self._thin_at = max_bytes
+        self._bytes = 0
+        self._known_edges: list[Edge] | None = None
         self._devices: dict[str, Device] = {}
-        self._tracks: dict[tuple[str, str], _Track] = {}
+        self._tracks: dict[tuple[str, str], Track] = {}
         self._gaps: deque[Gap] = deque(maxlen=_MAX_EVENTS)
         self._open_gaps: dict[tuple[str, str | None], Gap] = {}
         self._spans: dict[int, Span] = {}
@@ -175,12 +164,45 @@ class Recording:
             key = (sample.device, sample.source)
             track = self._tracks.get(key)
             if track is None:
-                track = self._tracks[key] = _Track(self._max_samples)
-            track.append(sample, self.periods.get(sample.source))
+                track = self._tracks[key] = Track()
+            period = self.periods.get(sample.source)
+            if isinstance(sample, MergedSample):
+                self._bytes += track.append_merged(sample, period)
+            else:
+                self._bytes += track.append(sample, period)
+            if self._bytes > self._thin_at:
+                self._thin()
             closed = self._close_gaps(sample) if self._open_gaps else []
         for gap in closed:
             self._publish(gap)
         self._publish(sample)
+
+    def _thin(self) -> None:
+        """Merge the oldest rows of the level that takes the most, a block at a time."""
+        size, level, thickest = 0, 0, None
+        for track in self._tracks.values():
+            found = track.thickest
+            if found[0] > size:
+                (size, level), thickest = found, track
+        if thickest is None:
+            # Until there is more, looking again would find nothing either.
+            self._thin_at = self._bytes + MIN_BYTES
+            return
+        self._bytes += thickest.thin(level, self._edges())
+        self._thin_at = self._max_bytes
+
+    def _edges(self) -> list[Edge]:
+        """List the ends of all spans: what is said of a cell rests on the readings there."""
+        if self._known_edges is None:
+            edges = []
+            for span in self._spans.values():
+                if span.end is None:
+                    edges.append((span.start, math.inf))
+                else:
+                    length = span.end - span.start
+                    edges += [(span.start, length), (span.end, length)]
+            self._known_edges = sorted(edges)
+        return self._known_edges
 
     def _close_gaps(self, sample: Sample) -> list[Gap]:
         closed = []
@@ -244,6 +266,7 @@ class Recording:
                 number=span.number if number is None else number,
             )
             self._spans[span_id] = span
+            self._known_edges = None
         self._publish(span)
         return span
 
@@ -256,6 +279,7 @@ class Recording:
 
     def _put_span(self, span: Span) -> None:
         self._spans[span.id] = span
+        self._known_edges = None
         if len(self._spans) > _MAX_EVENTS:
             # One that runs has yet to be ended by whoever began it.
             ended = (s.id for s in self._spans.values() if s.end is not None)
@@ -309,30 +333,27 @@ class Recording:
     def series(
         self, metric: str, device: str, start: float = -math.inf, end: float = math.inf
     ) -> Series:
-        """Return one metric of one device in ``[start, end]``, empty if there is none."""
-        times: Sequence[float] = ()
-        values: Sequence[float] = ()
+        """Return one metric of one device in ``[start, end]``, empty if there is none.
+
+        A row of merged readings is in it if any of them can be: it may begin or end outside.
+        """
         with self._lock:
             for (owner, _), track in self._tracks.items():
-                column = track.columns.get(metric)
-                if owner != device or column is None:
-                    continue
-                part = track.slice(start, end)
-                times, values = track.times[part].tolist(), column[part].tolist()
-                break
-        # Few metrics are ever absent, and one NaN makes the whole sum NaN.
-        if math.isnan(sum(values)):
-            there = [value == value for value in values]
-            times, values = list(compress(times, there)), list(compress(values, there))
-        return Series(metric, device, times, values)
+                if owner == device and metric in track:
+                    return Series(metric, device, *track.read(metric, start, end))
+        return Series(metric, device, (), ())
 
     def times(
         self, source: str, device: str, start: float = -math.inf, end: float = math.inf
     ) -> Sequence[float]:
-        """Return the stamps of one source's readings of one device in ``[start, end]``."""
+        """Return the stamps of one source's rows of one device in ``[start, end]``.
+
+        A row of merged readings has the last one's and, as in :meth:`series`, may reach over
+        the ends.
+        """
         with self._lock:
             track = self._tracks.get((device, source))
-            return track.times[track.slice(start, end)].tolist() if track else []
+            return track.times(start, end) if track else []
 
     def breaks(
         self,
@@ -347,15 +368,18 @@ class Recording:
 
         Too far is judged by the period in force at the earlier one. Infinity stands for the
         next reading where the newest one no longer reaches ``end``. With ``metric``, a sample
-        that lacks it is no reading.
+        that lacks it is no reading. Merging keeps to breaks; of too many the shortest of long
+        ago are forgotten.
         """
         with self._lock:
             track = self._tracks.get((device, source))
-            if track is None or not track.times:
+            if track is None:
                 return []
-            all_breaks = [*track.breaks, *track.breaks_of.get(metric or "", ())]
-            found = sorted((a, b) for a, b in all_breaks if a <= end and b >= start)
-            newest, reach = track.lacking.get(metric or "", (track.times[-1], track.reach))
+            found = track.breaks.touching(start, end)
+            own = track.breaks_of.get(metric or "")
+            if own is not None:
+                found = sorted(found + own.touching(start, end))
+            newest, reach = track.lacking.get(metric or "", (track.end, track.reach))
             if end - newest > reach:
                 found.append((newest, math.inf))
             return found
@@ -373,13 +397,8 @@ class Recording:
         """
         with self._lock:
             for (owner, _), track in self._tracks.items():
-                column = track.columns.get(metric)
-                if owner != device or column is None:
-                    continue
-                for index in range(len(column) - 1, max(0, len(column) - 64) - 1, -1):
-                    if column[index] == column[index]:
-                        return track.times[index], column[index]
-                return None
+                if owner == device and metric in track:
+                    return track.latest(metric)
         return None
 
     def metrics(self, device: str) -> tuple[str, ...]:
@@ -389,54 +408,56 @@ class Recording:
                 name
                 for (owner, _), track in self._tracks.items()
                 if owner == device
-                for name in track.columns
+                for name in track.metrics
             )
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """First and last time of all samples held, or ``None`` without samples."""
+        """First and last time of all readings, merged ones too; ``None`` without samples."""
         with self._lock:
-            tracks = [t for t in self._tracks.values() if t.times]
+            tracks = list(self._tracks.values())
             if not tracks:
                 return None
-            return min(t.times[0] for t in tracks), max(t.times[-1] for t in tracks)
+            return min(t.start for t in tracks), max(t.end for t in tracks)
 
     def dropped_until(self, source: str, device: str) -> float | None:
-        """Return up to which time a source's samples of a device had to go, or ``None``."""
-        track = self._tracks.get((device, source))
-        return track.dropped_until if track is not None else None
+        """Return ``None``: samples are merged, and none has to go."""
+        return None
+
+    @property
+    def size(self) -> int:
+        """The bytes that the samples take."""
+        return self._bytes
 
     def forget_threads(self) -> None:
         """Take a new lock: in a forked child the old one's holder no longer runs."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
+        """Count the rows held; one of merged readings counts once."""
         with self._lock:
-            return sum(len(track.times) for track in self._tracks.values())
+            return sum(len(track) for track in self._tracks.values())
 
     def samples(
         self, start: float = -math.inf, end: float = math.inf
     ) -> Iterator[Sample]:
-        """Yield the samples held in ``[start, end]`` in the order of their times."""
-        found: list[Sample] = []
+        """Yield the samples held in ``[start, end]`` in the order of their times.
+
+        Merged readings come as one :class:`~gpumagic.tracks.MergedSample`.
+        """
         with self._lock:
-            for (device, source), track in self._tracks.items():
-                part = track.slice(start, end)
-                names = list(track.columns)
-                columns = [track.columns[name][part] for name in names]
-                for row, time in enumerate(track.times[part]):
-                    values = {
-                        name: column[row]
-                        for name, column in zip(names, columns, strict=True)
-                        if column[row] == column[row]
-                    }
-                    found.append(Sample(time, device, source, values))
+            found = [
+                sample
+                for (device, source), track in self._tracks.items()
+                for sample in track.samples(device, source, start, end)
+            ]
         found.sort(key=lambda sample: sample.time)
         return iter(found)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the samples as a DataFrame: ``time`` (UTC), ``device``, ``source``, metrics.
 
+        Merged readings are one row, as in :meth:`samples`.
         Raises :class:`ImportError` where pandas is not installed.
         """
         try:

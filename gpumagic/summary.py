@@ -6,15 +6,14 @@ cell that is too short for a figure gets none, and the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from .coverage import around, lost_in, quick_source, why_absent, why_none_inside, without_break
 from .energy import energy_of
 from .figures import Coverage, DeviceSummary, Energy, Figure, Summary, Throttling
 from .metrics import METRICS, Metric, of_source
-from .recording import Recording
+from .recording import Recording, Series
 from .sample import Device, Span
 from .sources.nvml_rings import BRIDGED
 from .throttling import throttling_of
@@ -65,14 +64,7 @@ def summarise(
     found = tuple(
         _device(recording, span, device, reasons or {}, cuda_at_start) for device in chosen
     )
-    # The oldest samples of a very long cell can have left the recording.
-    dropped = [
-        until
-        for device in chosen
-        if (until := recording.dropped_until(quick_source(device), device.id)) is not None
-    ]
-    truncated = max(dropped, default=span.start) - span.start
-    return Summary(span, found, watch_cpu_s, truncated if truncated > 5.0 else 0.0)
+    return Summary(span, found, watch_cpu_s)
 
 
 def _device(
@@ -122,40 +114,51 @@ def _figure(
     if not series:
         return Figure(metric.name, reason=why_absent(recording, span, device, metric, reasons))
 
-    def near(points: Iterable[tuple[float, float]], edge: float) -> float | None:
-        point = next(iter(points), None)
-        if point is None:
-            return None
-        there = without_break(recording, device, metric.source, point[0], edge)
-        return point[1] if there else None
+    counter = metric.kind == "counter"
 
-    start = near(((t, v) for t, v in reversed(list(series)) if t <= span.start), span.start)
-    end = near(((t, v) for t, v in series if t >= span.end), span.end)
-    counting = [(t, v) for t, v in series if t - metric.reach_s >= span.start and t <= span.end]
-    inside = [v for _, v in counting]
+    def near(row: tuple[float, float, float] | None, edge: float) -> float | None:
+        if row is None:
+            return None
+        begin, time, value = row
+        # A counter is what it was at its time, and a merged gauge speaks of the whole row.
+        far = time if counter or abs(time - edge) > abs(begin - edge) else begin
+        there = without_break(recording, device, metric.source, far, edge)
+        return value if there else None
+
+    rows = list(zip(series.starts, series.times, series.values, strict=True))
+    start = near(next((r for r in reversed(rows) if r[1] <= span.start), None), span.start)
+    end = near(
+        next((r for r in rows if r[1 if counter else 0] >= span.end), None), span.end
+    )
+    counting = series.where([
+        begin - metric.reach_s >= span.start and time <= span.end for begin, time, _ in rows
+    ])
+    inside = list(zip(counting.starts, counting.times, counting.values, strict=True))
     if start is None and metric.reach_s == 0 and inside:
         # The source came up inside the span (CUDA was initialised in the cell).
-        start = near(counting, span.start) if metric.source != "allocator" else None
+        start = near(inside[0], span.start) if metric.source != "allocator" else None
     if end is None and metric.reach_s == 0 and inside:
-        end = near(reversed(counting), span.end)
+        end = near(inside[-1], span.end)
+    samples = sum(counting.counts)
     if metric.rate_of is not None:
         mean = _mean_rate(recording, span, device.id, METRICS[metric.rate_of])
         if mean is not None:
-            peak = max([*inside, mean])
-            return Figure(metric.name, start, mean, peak, end, max(len(inside), 2))
-    if metric.kind == "counter":
-        return Figure(metric.name, start=start, end=end, samples=len(inside))
-    counted = list(inside)
+            peak = max([*counting.highs, mean])
+            return Figure(metric.name, start, mean, peak, end, max(samples, 2))
+    if counter:
+        return Figure(metric.name, start=start, end=end, samples=samples)
+    counted = list(counting.highs)
     if metric.name in _STATES:
         counted += [v for v in (start, end) if v is not None]
+    total = sum(v * n for v, n in zip(counting.values, counting.counts, strict=True))
     return Figure(
         metric.name,
         start=start,
-        mean=sum(inside) / len(inside) if inside else None,
+        mean=total / samples if samples else None,
         peak=max(counted) if counted else None,
         end=end,
-        samples=len(inside),
-        reason="" if inside else why_none_inside(recording, span, device, metric),
+        samples=samples,
+        reason="" if samples else why_none_inside(recording, span, device, metric),
     )
 
 
@@ -203,20 +206,29 @@ def _with_peak_counter(figure: Figure, counter: Figure, cuda_at_start: bool) -> 
 def _coverage(recording: Recording, span: Span, device: Device, source: str) -> Coverage:
     assert span.end is not None
     period = recording.periods.get(source, 0.1)
-    edges = [span.start, *_times(recording, span, device, source), span.end]
-    longest = max(b - a for a, b in pairwise(edges))
-    return Coverage(source, len(edges) - 2, longest, period)
+    read = _read_in(recording, span, device, source)
+    samples, longest, until = 0, 0.0, span.start
+    for begin, time, count in zip(read.starts, read.times, read.counts, strict=True):
+        longest = max(longest, begin - until)
+        if time > begin:
+            # Between merged readings there is no break: they lie evenly, or nearly so.
+            longest = max(longest, (time - begin) / (count - 1))
+            share = (min(time, span.end) - max(begin, span.start)) / (time - begin)
+            count = round(count * share)
+        samples += count
+        until = time
+    return Coverage(source, samples, max(longest, span.end - until), period)
 
 
-def _times(recording: Recording, span: Span, device: Device, source: str) -> Sequence[float]:
+def _read_in(recording: Recording, span: Span, device: Device, source: str) -> Series:
     """Return when a source read a device in a span, without what the driver's rings filled in."""
     assert span.end is not None
-    for metric in of_source(source):
-        if metric.name not in BRIDGED:
-            found = recording.series(metric.name, device.id, span.start, span.end).times
-            if found:
-                return found
-    return recording.times(source, device.id, span.start, span.end)
+    metrics = of_source(source)
+    for metric in sorted(metrics, key=lambda metric: metric.name in BRIDGED):
+        found = recording.series(metric.name, device.id, span.start, span.end)
+        if found:
+            return found
+    return Series(source, device.id, (), ())
 
 
 def peak_text(figure: Figure) -> str:

@@ -1,7 +1,8 @@
 """For how long clocks were held back, and by what: the driver's counters, or readings of bits.
 
 The counters (LIMITED_SECONDS) tell it exactly, and the bits of ``gpu_clock_event_reasons_state``
-only at each reading. Reasons without a counter come from the bits alone.
+only at each reading. Reasons without a counter come from the bits alone. Of merged readings the
+last one speaks for all of them, and a reason that only others showed for one of them.
 
 A counter is not believed where it contradicts itself or the bits:
 
@@ -62,7 +63,9 @@ def throttling_of(
     if device.kind != "gpu":
         return Throttling(reason="not a GPU")
     assert span.end is not None
-    bits = recording.series(_BITS.name, device.id, span.start + _BITS.reach_s, span.end).values
+    first, end = span.start + _BITS.reach_s, span.end
+    rows = recording.series(_BITS.name, device.id, first, end).within(first, end)
+    bits = _spelled_out(rows)
     counted = {
         name: grown
         for name in LIMITED_SECONDS
@@ -76,6 +79,19 @@ def throttling_of(
     if around(recording, _BITS, device.id, span):
         return Throttling(reason=why_none_inside(recording, span, device, _BITS))
     return Throttling(reason=why_absent(recording, span, device, _BITS, reasons))
+
+
+def _spelled_out(rows: Series) -> Sequence[float]:
+    """Return the readings of bits, as many as there were: of merged ones the last, repeated.
+
+    One of them gets what only others of them showed, so that nothing is lost.
+    """
+    if rows.merged is None:
+        return rows.values
+    found: list[float] = []
+    for value, high, count in zip(rows.values, rows.highs, rows.counts, strict=True):
+        found += [value] * (count - 1) + [high]
+    return found
 
 
 def _growth(
@@ -181,18 +197,37 @@ def _stretches(
     # Reasons change seldom: readings that say the same are looked at together.
     for value, run in groupby(bits.values):
         first, index = index, index + len(list(run))
-        told = int(value) & ~_HARDWARE if int(value) & _ITS_CAUSES else int(value)
-        set_bits = [bit for bit in sorted(THROTTLE_REASONS) if told & bit]
+        set_bits = _holding(value)
         if not set_bits:
             continue
-        times = [*bits.times[first:index + 1], *([end] if index == len(bits) else [])]
+        nexts = [*bits.starts[first + 1:index + 1], *([end] if index == len(bits) else [])]
+        rows = zip(bits.starts[first:index], bits.times[first:index], nexts, strict=True)
         held = [
-            (max(a, start), min(end, b if b - a <= reach and a not in alone else a + period))
-            for a, b in pairwise(times)
+            (max(a, start), min(end, c if c - b <= reach and b not in alone else b + period))
+            for a, b, c in rows
         ]
         for bit in set_bits:
             found.setdefault(bit, []).extend(s for s in held if s[1] > s[0])
+    if bits.merged is not None:
+        for bit, stretch in _passing(bits, period):
+            if stretch[1] > start and stretch[0] < end:
+                held_on = (max(stretch[0], start), min(stretch[1], end))
+                found.setdefault(bit, []).append(held_on)
     return found
+
+
+def _holding(value: float) -> list[int]:
+    """List the reasons that a reading shows; the hardware's slowdown only without its cause."""
+    told = int(value) & ~_HARDWARE if int(value) & _ITS_CAUSES else int(value)
+    return [bit for bit in sorted(THROTTLE_REASONS) if told & bit]
+
+
+def _passing(bits: Series, period: float) -> Iterator[tuple[int, Stretch]]:
+    """Yield the reasons that were seen in merged readings but not in the last of them."""
+    for time, value, high in zip(bits.times, bits.values, bits.highs, strict=True):
+        if high != value:
+            for bit in set(_holding(high)) - set(_holding(value)):
+                yield bit, (time - period, time)
 
 
 def _reach(recording: Recording, device: str) -> float:
@@ -217,8 +252,9 @@ def _grown(
     if any(b < a or b - a > _TOO_MUCH * (t1 - t0) + metric.refresh_s
            for (t0, a), (t1, b) in intervals):
         return None
-    shown = sum(1 for v in bits.values if int(v) & _BITS_OF[name])
-    if points[-1][1] == 0 and shown >= _DEAD_SHARE * len(bits):
+    readings = _spelled_out(bits)
+    shown = sum(1 for v in readings if int(v) & _BITS_OF[name])
+    if points[-1][1] == 0 and shown >= _DEAD_SHARE * len(readings):
         return None
     # The counter lags by refresh_s: what it shows in one interval can be of the one before.
     grown = [(t0 - metric.refresh_s, t1) for (t0, a), (t1, b) in intervals if b > a]

@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-from gpumagic.recording import Recording
+from gpumagic.recording import MAX_BYTES, Recording
 from gpumagic.sample import HOST, Device, Gap, Sample
 from gpumagic.sampler import Sampler
 
@@ -187,9 +187,9 @@ def fill(
         recording.append(Sample(time, device.id, source, read))
 
 
-def recording_of(*devices: Device, max_samples: int = 72_000) -> Recording:
+def recording_of(*devices: Device, max_bytes: int = MAX_BYTES) -> Recording:
     """Make a recording that knows some devices (one GPU and the host) and the usual periods."""
-    recording = Recording(max_samples=max_samples)
+    recording = Recording(max_bytes=max_bytes)
     recording.periods.update(
         {"nvml": 0.1, "allocator": 0.1, "cell": 0.1, "gpm": 0.2, "nvml_slow": 1.0, "host": 1.0}
     )

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ..figures import DeviceSummary, Figure, Summary
 from ..metrics import METRICS
-from ..recording import Recording
+from ..recording import Recording, Series
 from ..sample import HOST, Span
 from ..waterfall import Waterfall
 from .thresholds import Thresholds
@@ -58,7 +58,7 @@ class Case:
     gpu: DeviceSummary | None
     thresholds: Thresholds = field(default_factory=Thresholds)
     waterfall: Waterfall | None = None
-    _read: dict[str, Readings] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, Series] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[tuple[str | int, ...], list[Value]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -149,13 +149,17 @@ class Case:
 
     def readings(self, metric: str) -> Readings:
         """Return the readings of a metric that count in the cell: times and values."""
+        return list(self._rows(metric))
+
+    def _rows(self, metric: str) -> Series:
+        """Return the readings that count in the cell, with what merged ones stand for."""
         if metric not in self._read:
             assert self.span.end is not None
             row = METRICS[metric]
             owner = HOST if row.source in ("host", "cell") else self.device
-            self._read[metric] = list(
-                self.recording.series(metric, owner, self.span.start + row.reach_s, self.span.end)
-            )
+            start, end = self.span.start + row.reach_s, self.span.end
+            series = self.recording.series(metric, owner, start, end)
+            self._read[metric] = series.within(start, end)
         return self._read[metric]
 
     def over_time(self, metric: str) -> list[Value]:
@@ -166,42 +170,52 @@ class Case:
         return self._once(("mean", metric), lambda: self._means(metric))
 
     def _means(self, metric: str) -> list[Value]:
-        row, points = METRICS[metric], self.readings(metric)
-        found = self._binned((time - row.reach_s / 2, value) for time, value in points)
-        times = [time for time, _ in points]
+        reach, rows = METRICS[metric].reach_s, self._rows(metric)
+        found = self._binned(rows, rows.values, reach / 2)
         for index, (start, end) in enumerate(self.slots):
             if found[index] is None:
-                after = bisect_left(times, end)
-                if after < len(times) and times[after] - row.reach_s <= start:
-                    found[index] = points[after][1]
+                after = bisect_left(rows.times, end)
+                if after < len(rows) and rows.starts[after] - reach <= start:
+                    found[index] = rows.values[after]
         return found
 
-    def _binned(self, points: Iterable[tuple[float, float]]) -> list[Value]:
-        """Return the mean of the points in each slot."""
-        start, width = self.span.start, self.wall_s / len(self.slots)
-        sums, counts = [0.0] * len(self.slots), [0] * len(self.slots)
-        for time, value in points:
-            index = int((time - start) / width) if width else 0
-            if 0 <= index < len(sums):
-                sums[index] += value
-                counts[index] += 1
-        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    def _binned(self, rows: Series, values: Iterable[float], back: float) -> list[Value]:
+        """Return the mean of the values of rows in each slot, so many seconds further back."""
+        start, width = self.span.start + back, self.wall_s / len(self.slots)
+        sums, weights = [0.0] * len(self.slots), [0.0] * len(self.slots)
+        for begin, time, count, value in zip(
+            rows.starts, rows.times, rows.counts, values, strict=True
+        ):
+            first = int((begin - start) / width) if width else 0
+            last = int((time - start) / width) if width else 0
+            for index in range(max(0, first), min(last, len(sums) - 1) + 1):
+                weight = float(count)
+                if last > first:
+                    low, high = start + index * width, start + (index + 1) * width
+                    weight *= (min(time, high) - max(begin, low)) / (time - begin)
+                sums[index] += value * weight
+                weights[index] += weight
+        return [
+            total / weight if weight else None for total, weight in zip(sums, weights, strict=True)
+        ]
 
     def near(self, metric: str) -> list[Value]:
         """Return for each slot the reading of a state that is nearest to its middle."""
         return self._once(("near", metric), lambda: self._nearest(metric))
 
     def _nearest(self, metric: str) -> list[Value]:
-        points = self.readings(metric)
-        times = [time for time, _ in points]
+        rows = self._rows(metric)
         found: list[Value] = []
         for start, end in self.slots:
             middle = (start + end) / 2
-            after = bisect_left(times, middle)
-            beside = [i for i in (after - 1, after) if 0 <= i < len(times)]
-            nearest = min(beside, key=lambda i: abs(times[i] - middle), default=None)
-            there = nearest is not None and abs(times[nearest] - middle) <= _NEAR_S
-            found.append(points[nearest][1] if nearest is not None and there else None)
+            after = bisect_left(rows.times, middle)
+            away = {
+                index: max(rows.starts[index] - middle, middle - rows.times[index], 0.0)
+                for index in (after - 1, after) if 0 <= index < len(rows)
+            }
+            nearest = min(away, key=away.__getitem__, default=None)
+            there = nearest is not None and away[nearest] <= _NEAR_S
+            found.append(rows.values[nearest] if nearest is not None and there else None)
         return found
 
     def throughout(self, metric: str) -> list[Value]:
@@ -211,9 +225,11 @@ class Case:
 
     def places(self, *codes: int) -> list[Value]:
         """Return in which share of each slot's readings the cell was at some of CELL_PLACES."""
-        return self._once(("places", *codes), lambda: self._binned(
-            (time, float(int(place) in codes)) for time, place in self.readings("cell_place_state")
-        ))
+        return self._once(("places", *codes), lambda: self._shares("cell_place_state", codes))
+
+    def _shares(self, metric: str, codes: Sequence[int]) -> list[Value]:
+        rows = self._rows(metric)
+        return self._binned(rows, (float(int(value) in codes) for value in rows.values), 0.0)
 
     def _once(self, key: tuple[str | int, ...], make: Callable[[], list[Value]]) -> list[Value]:
         """Make what several rules ask for only once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..recording import REACH_PERIODS, Recording, Series
 from ..sample import Device, Span
@@ -84,12 +84,16 @@ class MomentReadings:
         return (torch.reserved, torch.allocated) if torch is not None else (0.0, 0.0)
 
     def _all(self, metric: str) -> Series:
-        """Return a metric's readings from somewhat before the span to somewhat after it."""
+        """Return a metric's readings from somewhat before the span to somewhat after it.
+
+        Of merged ones that is the highest: what is asked for is where memory went at its peak.
+        """
         if metric not in self._series:
             margin = max(self._quick_s, self._torch_s, self.slow_s)
-            self._series[metric] = self._recording.series(
+            found = self._recording.series(
                 metric, self.device.id, self._span.start - margin, self._end + margin
             )
+            self._series[metric] = replace(found, values=found.highs)
         return self._series[metric]
 
     def around(self, metric: str, time: float, reach: float) -> list[tuple[float, float]]:

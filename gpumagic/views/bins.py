@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 from ..recording import Series
 
@@ -71,47 +70,54 @@ def fill(
 ) -> tuple[float | None, ...]:
     """Put readings, oldest first, into columns, the highest of a column winning.
 
-    A column between two readings no further apart than ``reach`` seconds gets the value on
-    the line between them; one after the newest reading keeps its value as far as ``until``
-    (the present), if that is within reach. All others, and those with their middle in one of
-    ``holes``, are ``None``.
+    Readings that the recording has merged fill all columns from their first to their last with
+    the highest of them. A column between two readings no further apart than ``reach`` seconds
+    gets the value on the line between them; one after the newest reading keeps its value as far
+    as ``until`` (the present), if that is within reach. All others, and those with their middle
+    in one of ``holes``, are ``None``.
     """
-    times, values = finite(points)
+    series = finite(points)
+    times, starts, values = series.times, series.starts, series.highs
     columns: list[float | None] = [None] * grid.count
     begin, count = 0, len(times)
     while begin < count:
         column = grid.column(times[begin])
         end = _end_of_column(times, begin, column, grid)
         if 0 <= column < grid.count:
-            columns[column] = max(values[begin:end])
+            highest, before = max(values[begin:end]), columns[column]
+            columns[column] = highest if before is None else max(before, highest)
+        if starts[begin] < times[begin]:
+            # Of the rows that end in a column only the first can begin to the left of it.
+            _spread(starts[begin], column, values[begin], grid, columns)
         if end < count:
-            _join(times, values, end, grid, columns, reach, holes)
+            _join(times, starts, values, end, grid, columns, reach, holes)
         begin = end
     if times:
-        _hold((times[-1], values[-1]), grid, columns, reach, until)
+        _hold((times[-1], series.values[-1]), grid, columns, reach, until)
     for start, end_of_hole in holes:
         first = max(0, grid.column(start))
         last = min(grid.count - 1, grid.column(min(end_of_hole, grid.end)))
-        for column in range(first, last + 1):
-            if start < grid.middle(column) < end_of_hole:
-                columns[column] = None
+        for number in range(first, last + 1):
+            if start < grid.middle(number) < end_of_hole:
+                columns[number] = None
     return tuple(columns)
 
 
-def finite(
-    points: Series | Iterable[tuple[float, float]],
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the times and the values of the points whose value is a number."""
+def finite(points: Series | Iterable[tuple[float, float]]) -> Series:
+    """Return the points whose value is a number."""
     if isinstance(points, Series):
-        times, values = points.times, points.values
-    else:
-        pairs = list(points)
-        times, values = [time for time, _ in pairs], [value for _, value in pairs]
-    # A sum is a number only if all of its parts are; that is seen much faster than each of them.
-    if not math.isfinite(sum(values)):
-        known = [math.isfinite(value) for value in values]
-        times, values = list(compress(times, known)), list(compress(values, known))
-    return times, values
+        return points.finite()
+    pairs = list(points)
+    return Series("", "", [time for time, _ in pairs], [value for _, value in pairs]).finite()
+
+
+def _spread(
+    start: float, last: int, value: float, grid: Grid, columns: list[float | None]
+) -> None:
+    """Give a merged row's value to the columns from its start to the one before its last."""
+    for column in range(max(0, grid.column(start)), min(last, grid.count)):
+        known = columns[column]
+        columns[column] = value if known is None else max(known, value)
 
 
 def _end_of_column(times: Sequence[float], begin: int, column: int, grid: Grid) -> int:
@@ -128,6 +134,7 @@ def _end_of_column(times: Sequence[float], begin: int, column: int, grid: Grid) 
 
 def _join(
     times: Sequence[float],
+    starts: Sequence[float],
     values: Sequence[float],
     index: int,
     grid: Grid,
@@ -136,7 +143,7 @@ def _join(
     holes: Sequence[Hole],
 ) -> None:
     """Fill the columns between a reading and the one before it."""
-    time0, time1 = times[index - 1], times[index]
+    time0, time1 = times[index - 1], starts[index]
     if time1 - time0 < grid.width or time1 - time0 > reach:
         return
     if any(start < time1 and end > time0 for start, end in holes):

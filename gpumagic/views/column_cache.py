@@ -1,7 +1,8 @@
 """What a live view keeps from one scene to the next: the columns that nothing can change.
 
 A column is finished once a reading lies to the right of it. The next scene then needs the
-newest readings only, so that an hour costs as little as a minute.
+newest readings only, so that an hour costs as little as a minute. What the recording merges
+meanwhile changes nothing in a finished column: it was made of the readings themselves.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ColumnCache:
         if not found:
             return columns, None
         # The column of the newest reading can still get a higher one.
-        finished = grid.column(found.times[-1])
+        finished = min(grid.count, grid.column(found.times[-1]))
         resume = next((t for t in reversed(found.times) if grid.column(t) < finished), None)
         if finished > 0 and resume is not None:
             self._finished[key] = _Finished(

@@ -15,9 +15,10 @@ import pytest
 from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, fill, recording_of, ticks
 from gpumagic import codec
 from gpumagic.errors import RecordingError
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sample import HOST, Device, Gap, Mark, Sample, Span
 from gpumagic.sinks.jsonl import JsonLines
+from gpumagic.tracks import MergedSample
 
 
 def whole() -> Recording:
@@ -430,3 +431,54 @@ def test_the_host_keeps_its_kind(tmp_path: Path) -> None:
     codec.save(whole(), tmp_path / "run.jsonl")
     kinds = {d.id: d.kind for d in codec.load(tmp_path / "run.jsonl").devices}
     assert kinds == {GPU.id: "gpu", OTHER_GPU.id: "gpu", "MIG-cccc": "gpu", HOST: "host"}
+
+
+def test_merged_readings_survive_a_file(tmp_path: Path) -> None:
+    """Rows, how many readings they stand for, their peaks and the breaks are what they were."""
+    recording = recording_of(max_bytes=MIN_BYTES)
+    for start, end in ((0, 300), (340, 700)):
+        fill(recording, ticks(START + start, START + end),
+             gpu_power_watts=lambda t: 900.0 if abs(t - START - 77) < 0.01 else 300 + t % 7 // 1,
+             gpu_clock_event_reasons_state=lambda t: 4.0 if t % 9 < 1 else 0.0)
+    fill(recording, [START + t for t in range(0, 700, 1)], source="nvml_slow",
+         gpu_energy_joules=lambda t: (t - START) * 250 // 1)
+    file = tmp_path / "merged.jsonl"
+    codec.save(recording, file)
+    read = codec.load(file)
+    for metric in ("gpu_power_watts", "gpu_clock_event_reasons_state", "gpu_energy_joules"):
+        one, other = (r.series(metric, GPU.id) for r in (recording, read))
+        assert other.merged is not None or metric == "gpu_energy_joules"
+        assert other.counts == one.counts
+        assert other.times == pytest.approx(one.times, abs=1e-4)
+        assert other.starts == pytest.approx(one.starts, abs=1e-4)
+        assert other.values == pytest.approx(one.values, abs=1e-3)
+        assert other.highs == pytest.approx(one.highs, abs=1e-3)
+    assert max(read.series("gpu_power_watts", GPU.id).highs) == 900
+    breaks = [r.breaks("nvml", GPU.id, end=START + 700) for r in (recording, read)]
+    assert len(breaks[0]) == len(breaks[1]) == 1
+    assert breaks[1][0] == pytest.approx(breaks[0][0], abs=1e-4)
+
+
+def test_a_long_file_is_bounded_as_any_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with more than a recording holds is read whole, its older part merged."""
+    recording = recording_of()
+    fill(recording, ticks(START, START + 700), gpu_power_watts=300)
+    file = tmp_path / "long.jsonl"
+    codec.save(recording, file)
+    monkeypatch.setattr(codec, "Recording", lambda: Recording(max_bytes=MIN_BYTES))
+    read = codec.load(file)
+    assert len(read) < 5000 < len(recording)
+    assert sum(read.series("gpu_power_watts", GPU.id).counts) == len(recording)
+    assert read.bounds == pytest.approx(recording.bounds)
+
+
+def test_a_merged_row_after_readings_is_one_of_them() -> None:
+    """Files that were joined may have merged rows after readings; they count as readings then."""
+    recording = recording_of()
+    fill(recording, ticks(START, START + 1), gpu_power_watts=1)
+    row = MergedSample(START + 9, GPU.id, "nvml", {"gpu_power_watts": 5.0}, START + 5, 40, {})
+    recording.append(row)
+    series = recording.series("gpu_power_watts", GPU.id)
+    assert (series.merged, series.times[-1], series.values[-1]) == (None, START + 9, 5.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumagic.recording import Recording
+from gpumagic.recording import MAX_BYTES, MIN_BYTES, Recording, Series
 from gpumagic.sample import HOST, Gap, Sample
 from gpumagic.views.bins import Grid
 from gpumagic.views.column_cache import ColumnCache
@@ -18,10 +18,10 @@ from scene_examples import GIB, NOW, gpu, host
 class Live:
     """A recording that goes on, with gaps, missing metrics, stalls and late readings."""
 
-    def __init__(self, seed: int, max_samples: int = 72_000) -> None:
+    def __init__(self, seed: int, max_bytes: int = MAX_BYTES) -> None:
         self.rnd = random.Random(seed)
         self.now = NOW
-        self.recording = Recording(max_samples=max_samples)
+        self.recording = Recording(max_bytes=max_bytes)
         self.recording.periods.update(nvml=0.1, allocator=0.1, host=1.0)
         for device in (gpu(0), gpu(1), host()):
             self.recording.add_device(device)
@@ -96,10 +96,30 @@ def test_scenes_are_the_same_with_a_cache(seed: int, window: float) -> None:
     check(live, window, lambda: live.rnd.choice([0.0, 0.05, 0.25, 1.0, 7.0]), 60)
 
 
-def test_what_the_recording_drops_is_forgotten() -> None:
-    """Readings that had to go are not shown any more."""
-    live = Live(1, max_samples=400)
-    check(live, 60.0, lambda: 0.5, 120)
+def test_what_the_recording_merges_stays_drawn() -> None:
+    """A view goes on with the columns that it made of readings which have been merged since."""
+    live, cache = Live(1, max_bytes=MIN_BYTES), ColumnCache()
+    live.play(400)
+    assert live.recording.series("gpu_utilization_ratio", "GPU-0", live.now - 60).merged is not None
+
+    def points(start: float) -> Series:
+        return live.recording.series("gpu_utilization_ratio", "GPU-0", start).finite()
+
+    def look(cache: ColumnCache) -> dict[int, float | None]:
+        grid = Grid.over(live.now - 60, live.now, 120)
+        columns, _ = cache.columns("util", points, grid, reach=0.25, until=live.now)
+        return {grid.first + number: value for number, value in enumerate(columns)}
+
+    before = look(cache)
+    for _ in range(60):
+        live.play(0.5)
+        kept, anew = look(cache), look(ColumnCache())
+        common = sorted(before.keys() & kept.keys())[:-1]
+        assert [kept[i] for i in common] == [before[i] for i in common]
+        # A merged row can reach into the columns beside its readings, and takes none away.
+        assert all(anew[i] is not None and anew[i] >= kept[i]
+                   for i in list(kept)[1:] if kept[i] is not None)
+        before = kept
 
 
 def test_a_view_may_jump_and_change_its_window() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, fill, recording_of, ticks
 from gpumagic import recording as module
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Merged, Recording, Series
 from gpumagic.sample import HOST, Device, Gap, Mark, Sample, Span
 
 
@@ -48,26 +48,48 @@ def test_an_absent_value_is_left_out() -> None:
     assert recording.times("nvml", GPU.id) == [1, 2, 3]
 
 
-def test_the_oldest_samples_go() -> None:
-    """At most the bound and an eighth are held, the newest of them, and what went is told."""
-    recording = recording_of(max_samples=80)
-    fill(recording, ticks(0, 80, 1), gpu_power_watts=lambda t: t)
-    assert recording.dropped_until("nvml", GPU.id) is None
-    fill(recording, ticks(81, 1000, 1), gpu_power_watts=lambda t: t)
+def test_the_oldest_samples_are_merged() -> None:
+    """Beyond the bound old readings are merged, the newest stay, and all of them count."""
+    recording = recording_of(max_bytes=MIN_BYTES)
+    recording.periods["nvml"] = 1.0
+    fill(recording, ticks(0, 4000, 1), gpu_power_watts=lambda t: t)
+    assert len(recording) == 4001
+    assert recording.series("gpu_power_watts", GPU.id).merged is None
+    fill(recording, ticks(4001, 10_000, 1), gpu_power_watts=lambda t: t)
     fill(recording, [0.0], HOST_DEVICE, "host", process_rss_bytes=1)
     series = recording.series("gpu_power_watts", GPU.id)
-    assert 80 <= len(series) <= 90
-    assert (series.times[-1], series.values[-1]) == (1000, 1000)
-    assert list(series.times) == list(series.values)
-    assert recording.dropped_until("nvml", GPU.id) == series.times[0] - 1
-    assert recording.dropped_until("host", HOST) is None
-    assert len(recording) == len(series) + 1
+    assert recording.size <= MIN_BYTES + 1024
+    assert (series.times[-1], series.values[-1]) == (10_000, 10_000)
+    assert sum(series.counts) == 10_001
+    assert recording.bounds == (0, 10_000)
+    assert recording.dropped_until("nvml", GPU.id) is None
+    assert len(recording) == len(series) + 1 < 4000
 
 
-def test_a_bound_under_two_is_refused() -> None:
-    """A recording that could not hold two samples is not made."""
-    with pytest.raises(ValueError, match="at least 2"):
-        Recording(max_samples=1)
+def test_a_bound_too_small_to_work_with_is_refused() -> None:
+    """A recording without room for a few blocks of samples is not made."""
+    with pytest.raises(ValueError, match="at least 65536"):
+        Recording(max_bytes=MIN_BYTES - 1)
+
+
+def test_a_series_of_readings_is_its_own_peak() -> None:
+    """Where nothing is merged, each row is one reading, with its own time, value and peak."""
+    series = Series("gpu_power_watts", GPU.id, [1.0, 2.0, 3.0], [5.0, math.inf, 4.0])
+    assert list(series.highs) == [5.0, math.inf, 4.0]
+    assert list(series.starts) == [1.0, 2.0, 3.0]
+    assert list(series.counts) == [1, 1, 1]
+    assert series.finite() == Series("gpu_power_watts", GPU.id, [1.0, 3.0], [5.0, 4.0])
+    assert list(series.within(1.5, 3)) == [(2.0, math.inf), (3.0, 4.0)]
+
+
+def test_a_series_of_merged_readings_is_cut_with_what_they_stand_for() -> None:
+    """Rows that are left out take their starts, counts and peaks with them."""
+    merged = Merged([0.0, 4.0, 9.0], [4, 4, 1], [8.0, 9.0, 3.0])
+    series = Series("gpu_power_watts", GPU.id, [3.0, 7.0, 9.0], [2.0, math.nan, 3.0], merged)
+    assert series.finite() == Series(
+        "gpu_power_watts", GPU.id, [3.0, 9.0], [2.0, 3.0], Merged([0.0, 9.0], [4, 1], [8.0, 3.0])
+    )
+    assert list(series.within(1, 9).times) == [7.0, 9.0]
 
 
 def test_times_ascend() -> None:
@@ -291,9 +313,9 @@ def test_a_subscriber_hears_until_it_leaves() -> None:
 
 
 def test_readers_and_writers_share_a_recording() -> None:
-    """Threads that read while others write see whole samples in order, and nothing is lost."""
-    recording = recording_of(max_samples=500)
-    written = 4_000
+    """Threads that read while others write and merge see whole rows, in order and without loss."""
+    recording = recording_of(max_bytes=MIN_BYTES)
+    written = 6_000
     stop, wrong = threading.Event(), []
 
     def write(source: str) -> None:
@@ -305,9 +327,15 @@ def test_readers_and_writers_share_a_recording() -> None:
 
     def read() -> None:
         while not stop.is_set():
-            series = recording.series("gpu_power_watts", GPU.id, written * 0.1)
-            if list(series.times) != sorted(series.times) or len(series) > 600:
-                wrong.append(series)
+            series = recording.series("gpu_power_watts", GPU.id)
+            if series:
+                # Each reading is in one row, whatever has been merged meanwhile.
+                whole = sum(series.counts) == series.times[-1] + 1
+                peaks = list(series.highs) == list(series.times)
+                mean = sum(v * n for v, n in zip(series.values, series.counts, strict=True))
+                right = mean == pytest.approx(series.times[-1] * (series.times[-1] + 1) / 2)
+                if not (whole and peaks and right):
+                    wrong.append(series)
             last = recording.samples(written - 5)
             wrong.extend(s for s in last if set(s.values.values()) != {s.time})
             recording.gaps()
@@ -324,6 +352,7 @@ def test_readers_and_writers_share_a_recording() -> None:
     reader.join()
     assert wrong == []
     assert recording.times("nvml", GPU.id)[-1] == written - 1
+    assert recording.series("gpu_power_watts", GPU.id).merged is not None
     assert len(recording.spans()) == 2 * written // 100
 
 

@@ -19,7 +19,7 @@ import gpumagic
 from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, FakeClock, FakeSource, FakeTime, drive
 from gpumagic.clock import Clock
 from gpumagic.errors import SourceUnavailable
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sample import Device, Gap
 from gpumagic.sampler import Sampler, Ticker
 
@@ -394,7 +394,7 @@ def test_long_runs_leave_nothing_behind() -> None:
     """Thousands of readings beyond the recording's bound take no more memory."""
     source = FakeSource()
     time = FakeTime()
-    sampler = Sampler(Recording(max_samples=50), [source], time, time.wait)
+    sampler = Sampler(Recording(max_bytes=MIN_BYTES), [source], time, time.wait)
     sizes: list[int] = []
 
     def weigh() -> None:
@@ -417,7 +417,7 @@ warnings.simplefilter("ignore", DeprecationWarning)
 sys.path[:0] = {[str(Path(gpumagic.__file__).parents[1]), str(Path(__file__).parents[1])]!r}
 from fakes import FakeSource, HOST_DEVICE
 from gpumagic.clock import Clock
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sampler import Sampler
 
 def code(pid, seconds=20):
@@ -483,7 +483,7 @@ def test_forks_while_sampling_never_deadlock() -> None:
                 time.sleep(0.0005)  # releases the GIL with the lock held
         sources = [FakeSource("nvml", period_s=0.001, work=call),
                    FakeSource("host", period_s=0.001, devices=[HOST_DEVICE])]
-        sampler = Sampler(Recording(max_samples=100), sources, Clock().now)
+        sampler = Sampler(Recording(max_bytes=MIN_BYTES), sources, Clock().now)
         sampler.start()
         codes = set()
         for n in range(150):

@@ -6,7 +6,7 @@ import pytest
 
 from fakes import GIB, GPU, HOST_DEVICE, OTHER_GPU, START, fill, recording_of, ticks
 from gpumagic.metrics import METRICS
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sample import Device, Gap, Span
 from gpumagic.summary import DeviceSummary, Figure, Summary, peak_text, summarise
 
@@ -310,18 +310,17 @@ def test_what_the_rings_filled_in_is_no_reading() -> None:
     assert found.figure("gpu_power_watts").samples > 32
 
 
-def test_a_cell_longer_than_the_recording_is_truncated() -> None:
-    """The time whose samples had to go is told, though the host's are still there."""
-    recording = recording_of(GPU, HOST_DEVICE, max_samples=100)
-    fill(recording, times(0, 60), gpu_power_watts=1)
-    fill(recording, times(0, 60, 1), HOST_DEVICE, "host", process_rss_bytes=1)
-    held = recording.series("gpu_power_watts", GPU.id).times[0] - START
-    assert summarise(recording, span(0, 60)).truncated_s == pytest.approx(held, abs=0.11)
-    assert summarise(recording, span(55, 60)).truncated_s == 0
-    # A source that came up late is no truncation.
-    late = recording_of()
-    fill(late, times(30, 60), gpu_power_watts=1)
-    assert summarise(late, span(0, 60)).truncated_s == 0
+def test_a_cell_longer_than_the_recording_is_whole() -> None:
+    """Where the readings of a long cell had to be merged, none of its time is missing."""
+    recording = recording_of(GPU, HOST_DEVICE, max_bytes=MIN_BYTES)
+    fill(recording, times(0, 600), gpu_power_watts=1, gpu_temperature_celsius=40)
+    summary = summarise(recording, span(0, 600))
+    assert len(recording) < 4000
+    assert summary.truncated_s == 0
+    coverage = summary.gpus[0].coverage
+    assert coverage is not None
+    assert coverage.samples == 6001
+    assert coverage.longest_gap_s == pytest.approx(0.1, abs=0.01)
 
 
 def test_a_running_span_is_refused() -> None:
