@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .alerts import on_alert
     from .codec import load, save
     from .magics import load_ipython_extension, unload_ipython_extension
     from .measurement import profile
@@ -27,6 +28,7 @@ _HOMES = {
     "free_memory": "memory.free",
     "load": "codec",
     "load_ipython_extension": "magics",
+    "on_alert": "alerts",
     "profile": "measurement",
     "save": "codec",
     "unload_ipython_extension": "magics",
@@ -41,6 +43,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "mark",
+    "on_alert",
     "profile",
     "save",
     "unload_ipython_extension",

@@ -22,3 +22,11 @@ def test_findings_page() -> None:
     assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == page, (
         "run python docs/make_findings.py"
     )
+
+
+def test_alerts_page() -> None:
+    """docs/alerts.md is what ALERTS and AlertThresholds write."""
+    page = runpy.run_path(str(ROOT / "docs" / "make_alerts.py"))["page"]()
+    assert (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8") == page, (
+        "run python docs/make_alerts.py"
+    )
