@@ -49,22 +49,24 @@ class Device:
         if self.kind == "host":
             return "Host"
         if self.nvml_index is None:
-            return self.id[:12]
-        return f"GPU {self.nvml_index} {self._slice}".rstrip()
+            return self.slice_name() or self.id[:12]
+        return f"GPU {self.nvml_index} {self.slice_name()}".rstrip()
 
     @property
     def is_slice(self) -> bool:
         """Whether this is a MIG slice: its GPU's ``nvml_index`` is not its own."""
         return self.id.startswith("MIG-")
 
-    @property
-    def _slice(self) -> str:
-        """What tells a slice from the others of its GPU, or nothing."""
+    def slice_name(self, digits: int = 4) -> str:
+        """What tells a slice from the others of its GPU (``MIG 1a2b``), or nothing for a GPU.
+
+        ``digits`` is how much of its UUID is written.
+        """
         if not self.is_slice:
             return ""
         # Before driver R470 the id was MIG-<the GPU's UUID>/<GPU instance>/<compute instance>.
         _, _, instances = self.id.partition("/")
-        return f"MIG {instances or self.id[4:8]}"
+        return f"MIG {instances or self.id[4 : 4 + digits]}"
 
     @property
     def torch_label(self) -> str:

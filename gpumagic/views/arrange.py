@@ -1,19 +1,20 @@
-"""Where things go: readings become rows with their place in the picture.
+"""Where things go: devices become blocks with their place in the picture.
 
 Up to two GPUs stand below each other, one strip a row; see :mod:`.table` for more of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..sample import Device
 from .bins import Grid
-from .parts import Block, Detail, Heading, Panel, Row, Stretch, Trace
+from .parts import Block, Heading, Panel, Row
 from .readings import Reading
-from .strips import Strip, scale_of
+from .rows import About, Place, Readings, row_at, said_once, zoom_of
+from .strips import Strip
+from .titles import BOLD, Title, title_width
 from .wording import (
     LABEL,
     LIMIT,
@@ -27,21 +28,21 @@ from .wording import (
     wrap,
 )
 
-__all__ = [
-    "HEADER", "About", "Arrangement", "Place", "Readings", "row_at", "rows_of", "zoom_of",
-]
+__all__ = ["ABOVE", "HEADER", "Arrangement", "Titles", "rows_of", "without_notice"]
 
-About = frozenset[tuple[str, str]]
-Readings = Sequence[Sequence[Reading]]
+Titles = Mapping[str, Title]
 
 HEADER = 24.0
+ABOVE = 18.0
+"""Room for the title of a GPU above its first slice, if the GPU itself is not shown."""
+
 _PLOT = Panel(174.0, 534.0)
 _LABEL_X = 168.0
 _VALUE_X = 578.0
 _DETAIL_X = 585.0
 _ROWS_WIDTH = 760.0
-_LEAST_TITLE = text_width("GPU 12", TITLE) * 1.06
-_SMALLEST_ZOOM = 1 / 64
+_LEAST_TITLE = title_width("GPU 12")
+_END = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,95 +63,10 @@ class Arrangement:
     notice_y: float
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row goes; the fields are those of :class:`Row`."""
-
-    panel: Panel
-    top: float
-    height: float
-    value_x: float
-    detail_x: float
-
-
-def zoom_of(readings: Readings) -> float:
-    """Return the fraction of full memory that all GPUs' strips show.
-
-    It is 1 until every peak is below an eighth, then the power of two that still holds them.
-    """
-    peaks = [r.peak / r.top for group in readings for r in group if r.strip.zoom and r.top]
-    highest = max(peaks, default=1.0)
-    if not 0 < highest < 1 / 8:
-        return 1.0
-    return float(max(_SMALLEST_ZOOM, 2.0 ** math.ceil(math.log2(highest))))
-
-
-def _round_up(value: float) -> float:
-    """Return the next 1, 2 or 5 times a power of ten."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if value <= step * power * (1 + 1e-9))
-
-
-def _ceiling(reading: Reading, zoom: float) -> tuple[float, str]:
-    """Return the value at the top of a strip, in base units, and the words for it."""
-    strip, scale = reading.strip, scale_of(reading.strip.metric)
-    if reading.top is None:
-        if reading.peak <= 0:
-            return 1 / scale.factor, scale.unit
-        top = _round_up(reading.peak * scale.factor) / scale.factor
-        return top, f"top {scale.limit(top)}"
-    if strip.zoom and zoom < 1:
-        return reading.top * zoom, f"top {scale.limit(reading.top * zoom)}"
-    return reading.top, strip.limit.format(scale.limit(reading.top))
-
-
-def _details(reading: Reading) -> tuple[Detail, ...]:
-    found = []
-    scale = scale_of(reading.strip.metric)
-    for part in reading.layers[1:]:
-        style, word = part.layer.style, part.layer.word
-        if part.present is None or style not in ("middle", "inner"):
-            continue
-        if reading.children is not None:
-            if reading.children == 0:
-                continue
-            word = "1 child" if reading.children == 1 else f"{reading.children} children"
-        found.append(Detail(style, word, scale.number(part.present)))
-    if reading.limit_words is not None:
-        found.append(Detail("limit", *reading.limit_words))
-    return tuple(found)
-
-
-def _heights(
-    columns: Sequence[float | None], ceiling: float
-) -> tuple[float | None, ...]:
-    return tuple(
-        None if v is None else 0.0 if v <= 0 else 1.0 if v >= ceiling else v / ceiling
-        for v in columns
-    )
-
-
-def row_at(reading: Reading, place: Place, grid: Grid, zoom: float, about: About) -> Row:
-    """Make a row of a reading."""
-    ceiling, limit = _ceiling(reading, zoom)
-    scale = scale_of(reading.strip.metric)
-    traces = tuple(
-        Trace(part.metric, part.layer.style, _heights(part.columns, ceiling))
-        for part in reading.layers
-    )
-    present = reading.layers[0].present
-    name, device = reading.strip.name, reading.device.id
-    return Row(
-        name=name, device=device, label=reading.strip.label, limit=limit, unit=scale.unit,
-        traces=traces, value="" if present is None else scale.number(present),
-        bold=(device, name) in about, details=_details(reading),
-        missing=None if reading.missing is None else clean(reading.missing),
-        limited=tuple(Stretch(grid.place(a), grid.place(b)) for a, b in reading.limited),
-        ceiling=ceiling, panel=place.panel, top=place.top, height=place.height,
-        value_x=place.value_x, detail_x=place.detail_x,
-    )
+def without_notice(arranged: Arrangement) -> Arrangement:
+    """Take away the line that is kept for a notice."""
+    bottom = arranged.plot_bottom
+    return replace(arranged, height=bottom + _END, notice_y=bottom + _END / 2)
 
 
 def _label_width(row: Row) -> float:
@@ -172,34 +88,39 @@ def _title_room(row: Row) -> float:
     return _LABEL_X - 6 - _label_width(row)
 
 
-def _beside_title(row: Row) -> Row:
+def _beside_title(row: Row, title: Title) -> Row:
     """Shorten the limit of a block's first row until the title has its room beside it.
 
     A title cut short would be that of another GPU.
     """
+    needed = max(_LEAST_TITLE, title.width)
     for limit in (row.limit, row.limit.rpartition(" ")[0], ""):
         shorter = replace(row, limit=limit)
-        if _title_room(shorter) >= _LEAST_TITLE:
+        if _title_room(shorter) >= needed:
             return shorter
     return shorter
 
 
-def _title(device: Device, rows: Sequence[Row]) -> tuple[str, str, tuple[str, ...]]:
+def _title(
+    device: Device, title: Title, rows: Sequence[Row]
+) -> tuple[str, str, tuple[str, ...]]:
     """Return a block's title, what stands beside it and the small lines below."""
     torch = "" if device.torch_index is None else f"cuda:{device.torch_index}"
-    room = _title_room(rows[0])
-    title = fit(clean(device.label), TITLE, room)
-    beside = text_width(title, TITLE) * 1.06 + 5 + text_width(torch, SMALL) <= room
-    rooms = _rooms(rows, 5)
+    room = _title_room(rows[0]) - title.indent
+    text = fit(title.text, TITLE, room / BOLD)
+    beside = title_width(text) + 5 + text_width(torch, SMALL) <= room
+    rooms = [room - title.indent for room in _rooms(rows, 5)]
     below = [] if beside or not torch else [torch]
     if device.kind == "gpu":
-        below.append(short_name(device.name))
+        name = short_name(device.name)
+        # A slice's title has the word already.
+        below.append(name.replace(" MIG ", " ") if device.is_slice else name)
     if device.torch_assumed:
         below.append("index assumed")
     lines: tuple[str, ...] = ()
-    for text in below:
-        lines += wrap(text, SMALL, rooms[len(lines) : len(lines) + 3])
-    return title, torch if beside else "", lines
+    for words in below:
+        lines += wrap(words, SMALL, rooms[len(lines) : len(lines) + 3])
+    return text, torch if beside else "", lines
 
 
 def rows_of(
@@ -209,6 +130,7 @@ def rows_of(
     host_strips: Sequence[Strip],
     grid: Grid,
     about: About,
+    titles: Titles,
     *,
     header: bool,
 ) -> Arrangement:
@@ -219,6 +141,12 @@ def rows_of(
     bottom = top
     blocks = []
     for group in [*readings, host] if host else readings:
+        if not group:
+            continue
+        device = group[0].device
+        title = titles[device.id]
+        if title.above:
+            top += ABOVE
         first = top
         rows = []
         for reading in group:
@@ -226,12 +154,12 @@ def rows_of(
             rows.append(row_at(reading, place, grid, zoom, about))
             bottom = top + reading.strip.height
             top = bottom + 4
-        if not rows:
-            continue
-        device = group[0].device
-        rows[0] = _beside_title(rows[0])
-        title, torch, lines = _title(device, rows)
-        blocks.append(Block(device.id, title, torch, lines, clean(device.name), tuple(rows), first))
+        rows[0] = _beside_title(rows[0], title)
+        text, torch, lines = _title(device, title, rows)
+        blocks.append(Block(
+            device.id, text, torch, lines, clean(device.name), said_once(rows), first,
+            label=title.label, above=title.above, above_y=first - 4, indent=title.indent,
+        ))
         # A block with few rows still has to hold the lines under its title.
         top = max(top, first + 16 + LINE_PITCH * len(lines)) + 4
     return Arrangement(

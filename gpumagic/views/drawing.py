@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from .parts import Block, Detail, Heading, Panel, Row, Scene, Trace
+from .drawn_words import (
+    axis,
+    block_title,
+    figures,
+    flag,
+    header,
+    heading_key,
+    heading_title,
+    notice,
+)
+from .events import OOM
+from .parts import Panel, Row, Scene, Trace
 from .shapes import (
     MIDDLE_OVER_OUTER,
     OPACITY,
     Area,
     Box,
     Dot,
-    Ink,
     Paint,
     Point,
-    Run,
     Shape,
     Stroke,
-    Text,
 )
-from .timeline import LABEL_SIZE
-from .wording import FIGURE, LABEL, LIMIT, LINE_PITCH, SMALL, TITLE, fit, text_width
 
 __all__ = ["fixed_shapes", "moving_shapes", "shapes", "trace_shapes"]
+
+_NOTCH = 5.0
+_SAME_PLACE = 0.02
 
 
 def _stretches(row: Row, trace: Trace) -> tuple[tuple[Point, ...], ...]:
@@ -38,9 +48,28 @@ def _stretches(row: Row, trace: Trace) -> tuple[tuple[Point, ...], ...]:
     return tuple(found)
 
 
+def _between(row: Row, upper: Trace, lower: Trace) -> tuple[tuple[Point, ...], ...]:
+    """Return the outlines of what lies between two traces, where the upper one has heights."""
+    heights = tuple(
+        None if above is None else below
+        for above, below in zip(upper.heights, lower.heights, strict=True)
+    )
+    below = _stretches(row, replace(lower, heights=heights))
+    return tuple(
+        (*top, *reversed(bottom))
+        for top, bottom in zip(_stretches(row, upper), below, strict=True)
+    )
+
+
 def _traces(row: Row) -> Iterator[Shape]:
     under = False
-    for trace in row.traces:
+    for trace, following in zip(row.traces, [*row.traces[1:], None], strict=True):
+        if trace.style == "other" and following is not None:
+            # What is ours is translucent, so that no grey may lie below it.
+            outlines = _between(row, trace, following)
+            if outlines:
+                yield Area(outlines, row.top + row.height, 1.0, 1.0, "line")
+            continue
         stretches = _stretches(row, trace)
         if not stretches:
             continue
@@ -52,6 +81,23 @@ def _traces(row: Row) -> Iterator[Shape]:
             opacity = MIDDLE_OVER_OUTER
         under = under or trace.style == "outer"
         yield Area(stretches, row.top + row.height, tone, opacity)
+
+
+def _ticks(scene: Scene) -> Iterator[Shape]:
+    """Yield what marks events: at the ceiling of memory, and below their word.
+
+    An OOM goes through the strip. Without a word, there is no orange.
+    """
+    for note in scene.events:
+        paint: Paint = "limit" if note.label else "label"
+        for tick in note.ticks:
+            row = scene.memory_row(tick.device)
+            if row is None:
+                continue
+            height = row.height if tick.kind == OOM else _NOTCH
+            yield Box(row.panel.x(tick.x) - 1, row.top - 3, 2, 3 + height, paint)
+            for panel in {scene.panels[0]: None, row.panel: None} if note.label else ():
+                yield Box(panel.x(tick.x) - 1, scene.band_top - 1, 2, 5, paint)
 
 
 def _dot(row: Row) -> Iterator[Shape]:
@@ -68,96 +114,6 @@ def _held(row: Row) -> Iterator[Shape]:
         yield Box(left, row.top - 1.5, max(right - left, 1.5), 3, "limit")
 
 
-def _swatch(x: float, baseline: float, style: str) -> Box:
-    paint: Paint = "limit" if style == "limit" else "use"
-    return Box(x, baseline - 7, 7, 7, paint, OPACITY.get(style, 1.0))
-
-
-def _detail(detail: Detail, x: float, end: float, y: float) -> Iterator[Shape]:
-    yield _swatch(x, y, detail.style)
-    label = Run(detail.label, SMALL, "label")
-    if detail.style == "limit":
-        yield Text(x + 10, y, (label, Run(detail.text, SMALL, gap=6)))
-    else:
-        yield Text(x + 10, y, (label,))
-        yield Text(end, y, (Run(detail.text, SMALL),), "end")
-
-
-def _figures(scene: Scene, row: Row) -> Iterator[Shape]:
-    y = row.top + row.height / 2 + 4.5
-    if row.missing is not None and not row.drawn:
-        table = scene.layout == "table"
-        room = (row.panel.x1 if table else scene.width) - row.panel.x0 - 4
-        text = fit(f"n/a: {row.missing}", LIMIT, room)
-        yield Text(row.panel.x0 + 2, y, (Run(text, LIMIT, "label"),))
-        return
-    if row.missing is not None:
-        yield Text(row.value_x, y, (Run("n/a", FIGURE, "label"),), "end")
-        if scene.layout == "rows":
-            text = fit(row.missing, SMALL, scene.width - row.detail_x)
-            yield Text(row.detail_x, y, (Run(text, SMALL, "label"),))
-        return
-    yield Text(row.value_x, y, (Run(row.value, FIGURE, bold=row.bold),), "end")
-    if scene.layout == "table":
-        if row.detail_x > row.value_x:
-            for detail in row.details[:1]:
-                yield Text(row.detail_x, y, (Run(detail.text, FIGURE, "label"),), "end")
-        return
-    for detail, (x, end) in zip(row.details, ((0, 83), (87, 174)), strict=False):
-        yield from _detail(detail, row.detail_x + x, row.detail_x + end, y)
-
-
-def _row_label(scene: Scene, row: Row) -> Iterator[Shape]:
-    size = LABEL if row.limit == "%" else LIMIT
-    runs = (Run(row.label, LABEL, "label"), Run(row.limit, size, "label", gap=3))
-    yield Text(scene.label_x, row.top + row.height / 2 + 4, runs, "end")
-
-
-def _block(scene: Scene, block: Block) -> Iterator[Shape]:
-    """Yield what names a block and its rows."""
-    y = block.top + (block.rows[0].height if block.rows else 18) / 2 + 4.5
-    if block.lines and scene.layout == "table":
-        y -= 5
-    runs = [Run(block.title, TITLE, bold=True)]
-    if block.torch_label:
-        runs.append(Run(block.torch_label, SMALL, "label", gap=5))
-    yield Text(0, y, tuple(runs))
-    for index, line in enumerate(block.lines):
-        yield Text(0, y + LINE_PITCH * (index + 1), (Run(line, SMALL, "label"),))
-    if block.flagged:
-        yield Box(block.rows[0].panel.x0 - 14, y - 8, 7, 7, "limit")
-    if scene.layout == "rows":
-        for row in block.rows:
-            yield from _row_label(scene, row)
-
-
-def _heading(heading: Heading) -> Iterator[Shape]:
-    y = heading.top + 11
-    runs = (Run(heading.label, LABEL, bold=True), Run(heading.limit, LIMIT, "label", gap=4))
-    yield Text(heading.panel.x0, y, runs)
-    x, y = heading.key_x, heading.key_top + 11
-    if heading.key_anchor == "end":
-        for style, word in heading.key[-1:]:
-            yield Text(x, y, (Run(word, SMALL, "label"),), "end")
-            yield _swatch(x - text_width(word, SMALL) - 12, y, style)
-        return
-    for style, word in heading.key:
-        yield _swatch(x, y, style)
-        yield Text(x + 10, y, (Run(word, SMALL, "label"),))
-        x += 10 + text_width(word, SMALL) + 8
-
-
-def _header(scene: Scene) -> Iterator[Shape]:
-    if scene.header_y is None:
-        return
-    y = scene.header_y
-    paint: Paint = "use" if scene.state == "recording" else "line"
-    yield Dot(4.5, y - 4.5, 4, paint, hollow=scene.state == "paused")
-    runs = [Run(scene.state, FIGURE, bold=True)]
-    runs += [Run(t, LABEL, "label", gap=8) for t in (scene.caption, scene.devices) if t]
-    yield Text(14, y, tuple(runs))
-
-
 def _bottom(scene: Scene, panel: Panel) -> float:
     """Return where a panel's lowest strip ends; in a table, the host has no strip in some."""
     ends = [row.top + row.height for row in scene.rows if row.panel == panel]
@@ -170,15 +126,35 @@ def _ceilings(scene: Scene) -> Iterator[Shape]:
         yield Stroke(rules, "rule", 1)
 
 
+def _filled(row: Row, place: float) -> float:
+    """Return how high a row's areas are at a place of the time axis, as a fraction."""
+    highest = 0.0
+    for trace in row.traces:
+        if trace.style != "line":
+            column = min(len(trace.heights) - 1, int(place * len(trace.heights)))
+            highest = max(highest, trace.heights[column] or 0.0)
+    return highest
+
+
 def _edges(scene: Scene) -> Iterator[Shape]:
-    """Yield the edges of cells, which run through the timeline."""
-    top = scene.band_top
+    """Yield the edges of cells, which run through the timeline and behind its areas."""
     edges = {b.x0 for b in scene.bands if b.opens} | {b.x1 for b in scene.bands if b.closes}
     for panel in scene.panels:
+        rows = sorted((row for row in scene.rows if row.panel == panel), key=lambda r: r.top)
         bottom = _bottom(scene, panel)
-        drawn = tuple(((panel.x(e), top), (panel.x(e), bottom)) for e in sorted(edges))
+        drawn: list[tuple[Point, Point]] = []
+        for edge in sorted(edges):
+            x, top = panel.x(edge), scene.band_top
+            for row in rows:
+                filled = _filled(row, edge) * row.height
+                if filled > 0:
+                    end = row.top + row.height
+                    drawn.append(((x, top), (x, end - filled)))
+                    top = end
+            if top < bottom:
+                drawn.append(((x, top), (x, bottom)))
         if drawn:
-            yield Stroke(drawn, "hair", 1)
+            yield Stroke(tuple(drawn), "hair", 1)
 
 
 def _marks(scene: Scene) -> Iterator[Shape]:
@@ -191,6 +167,7 @@ def _marks(scene: Scene) -> Iterator[Shape]:
 
 
 def _bands(scene: Scene) -> Iterator[Shape]:
+    told = [t.x for note in scene.events if note.label for t in note.ticks if t.kind == OOM]
     for panel in scene.panels:
         for band in scene.bands:
             left, right = panel.x(band.x0), panel.x(band.x1)
@@ -198,56 +175,20 @@ def _bands(scene: Scene) -> Iterator[Shape]:
             yield Box(left, scene.band_top, right - left, 3, "line", opacity)
             if band.failed:
                 width = min(4.0, right - left)
-                yield Box(right - width, scene.band_top - 1, width, 5, "limit")
-
-
-def _axis(scene: Scene) -> Iterator[Shape]:
-    y = scene.label_y
-    for band in scene.bands:
-        if band.label:
-            ink: Ink = "ink" if band.running else "label"
-            run = Run(band.label, LABEL_SIZE, ink, bold=band.running)
-            yield Text(band.label_x, y, (run,))
-    for mark in scene.marks:
-        if mark.label:
-            yield Text(mark.label_x, y, (Run(mark.label, LABEL_SIZE),), "middle")
-    panel = scene.panels[0]
-    for gap in scene.gaps:
-        if gap.shown:
-            x = (panel.x(gap.x0) + panel.x(gap.x1)) / 2
-            yield Text(x, y, (Run("gap", LABEL_SIZE, "label"),), "middle")
-    y = scene.band_top + 5
-    yield Text(scene.label_x, y, (Run(scene.start_text, SMALL, "label"),), "end")
-    for panel in scene.panels:
-        run = Run(scene.end_text, SMALL, "label")
-        if scene.end_text != "now":
-            # A time of day is wider than the figures below it.
-            yield Text(panel.x1 + 3, y, (run,))
-            continue
-        ends = {row.value_x for row in scene.rows if row.panel == panel}
-        yield Text(max(ends, default=panel.x1 + 44), y, (run,), "end")
-
-
-def _notice(scene: Scene) -> Iterator[Shape]:
-    if not scene.notice:
-        return
-    yield Box(0, scene.notice_y - 8.5, 8, 8, "limit")
-    pieces = fit(scene.notice, FIGURE, (scene.width - 14) * 1.1).split("`")
-    runs = tuple(
-        Run(piece, LABEL if index % 2 else FIGURE, mono=bool(index % 2))
-        for index, piece in enumerate(pieces) if piece
-    )
-    yield Text(14, scene.notice_y, runs)
+                # There is no orange without a word; what a cell failed of is one too.
+                word = band.label or any(abs(x - band.x1) < _SAME_PLACE for x in told)
+                paint: Paint = "limit" if word else "label"
+                yield Box(right - width, scene.band_top - 1, width, 5, paint)
 
 
 def fixed_shapes(scene: Scene) -> list[Shape]:
     """List what changes only with the layout: ceilings, titles and labels."""
     found = list(_ceilings(scene))
-    found += _header(scene)
+    found += header(scene)
     for heading in scene.headings:
-        found += _heading(heading)
+        found += heading_title(heading)
     for block in scene.blocks:
-        found += _block(scene, block)
+        found += block_title(scene, block)
     return found
 
 
@@ -264,10 +205,15 @@ def moving_shapes(scene: Scene) -> list[Shape]:
     for row in scene.rows:
         found += _held(row)
         found += _dot(row)
-    found += _axis(scene)
-    for row in scene.rows:
-        found += _figures(scene, row)
-    found += _notice(scene)
+    found += _ticks(scene)
+    found += axis(scene)
+    for heading in scene.headings:
+        found += heading_key(heading)
+    for block in scene.blocks:
+        found += flag(block)
+        for row in block.rows:
+            found += figures(scene, row)
+    found += notice(scene)
     return found
 
 

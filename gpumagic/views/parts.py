@@ -14,8 +14,10 @@ __all__ = [
     "Band",
     "Block",
     "Detail",
+    "EventNote",
     "GapNote",
     "Heading",
+    "Key",
     "LayerStyle",
     "Layout",
     "MarkLine",
@@ -24,12 +26,13 @@ __all__ = [
     "Scene",
     "State",
     "Stretch",
+    "Tick",
     "Trace",
 ]
 
 State = Literal["recording", "paused", "stopped", "replay"]
 Layout = Literal["rows", "table"]
-LayerStyle = Literal["outer", "middle", "inner", "line"]
+LayerStyle = Literal["other", "outer", "middle", "inner", "line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +49,19 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One metric over time; one height for each column, oldest first.
+    """One metric over time; one height and one value for each column, oldest first.
 
-    A height is a fraction of the row's ceiling in [0, 1], or ``None`` where nothing is known.
+    A value is in base units, as it was read: the whole of what is in use for ``outer``. A height is a fraction of the row's ceiling in [0, 1], or ``None`` where nothing is known.
     Nested parts are cumulative (``inner`` lies inside ``middle`` inside ``outer``) and listed
-    in the order in which they are painted.
+    in the order in which they are painted. ``other``, the share of other processes, ends at the
+    total and is seen from the top of ``outer`` on; it is ``None`` where there is none, and
+    ``outer`` then ends at the total.
     """
 
     metric: str
     style: LayerStyle
     heights: tuple[float | None, ...]
+    values: tuple[float | None, ...]
 
     def stretches(self) -> Iterator[list[tuple[int, float]]]:
         """Yield each run of columns that have heights, as numbers of columns and heights."""
@@ -74,7 +80,7 @@ class Trace:
 class Detail:
     """A figure beside the present value: the key of a nested part, or a limit in words."""
 
-    style: Literal["middle", "inner", "limit"]
+    style: Literal["middle", "inner", "other", "limit"]
     label: str
     text: str
 
@@ -93,10 +99,10 @@ class Row:
 
     ``label`` and the smaller ``limit`` read as one ("memory" "of 139.8 GiB"); the unit stands
     there and nowhere else. ``unit`` repeats it for sentences. ``value`` is the present figure,
-    empty where ``missing`` gives the reason why there is none. ``ceiling`` is the value at
-    ``top``, in base units; the baseline, zero, is ``top + height``. The plot lies over
-    ``panel``, the present figure ends at ``value_x`` and the details begin at ``detail_x``
-    (in a table: the one detail ends there).
+    empty where ``missing`` gives the reason why there is none (an empty one where the device
+    has given it in a row above). ``ceiling`` is the value at ``top``, in base units; the
+    baseline, zero, is ``top + height``. The plot lies over ``panel``, the present figure ends
+    at ``value_x`` and the details begin at ``detail_x`` (in a table: the one detail ends there).
     """
 
     name: str
@@ -122,12 +128,25 @@ class Row:
         """Whether any trace has a height."""
         return any(h is not None for trace in self.traces for h in trace.heights)
 
+    def totals(self) -> tuple[float | None, ...]:
+        """Return the heights of the largest part, with the share of others on it."""
+        traces = [t for t in self.traces if any(h is not None for h in t.heights)]
+        if len(traces) < 2 or traces[0].style != "other":
+            return traces[0].heights if traces else ()
+        return tuple(
+            own if other is None else other
+            for other, own in zip(traces[0].heights, traces[1].heights, strict=True)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """One device: its title, the small lines under it and its rows.
 
-    ``flagged`` is true where the notice is about this device and the layout is a table.
+    ``label`` names the device in full, where its title says only what tells it from the block
+    above ("MIG 1a2b"). ``above`` is the title of its GPU, where that has no block; ``above_y``
+    is its baseline and ``indent`` where the title begins. ``flagged`` is true where the notice
+    is about this device and the layout is a table.
     """
 
     device: str
@@ -138,23 +157,34 @@ class Block:
     rows: tuple[Row, ...]
     top: float
     flagged: bool = False
+    label: str = ""
+    above: str = ""
+    above_y: float = 0.0
+    indent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a part of a column of a table is called; ``x`` is its left edge, ``y`` its baseline."""
+
+    style: str
+    word: str
+    x: float
+    y: float
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The title of a column of a table, with the key of the parts drawn in it.
 
-    ``top`` is the upper edge of its text; a key entry is a style and its word.
+    ``top`` is the upper edge of its text.
     """
 
     panel: Panel
     top: float
     label: str
     limit: str
-    key: tuple[tuple[str, str], ...] = ()
-    key_top: float = 0.0
-    key_x: float = 0.0
-    key_anchor: Literal["start", "end"] = "start"
+    key: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +209,37 @@ class Band:
 class MarkLine:
     """A moment that the user named; ``label`` is empty where it would collide.
 
-    ``label_x`` is the middle of the label in pixels, in the first panel.
+    ``label_x`` is the middle of the label in pixels, in the first panel. ``text`` is its whole
+    name, and ``when`` its time in words.
     """
 
     x: float
+    label: str
+    label_x: float
+    text: str = ""
+    when: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What happened to a device at one moment: ``kind`` is "OOM" or "retry"."""
+
+    x: float
+    device: str
+    kind: str
+    count: int
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """Ticks close to each other and the one word for them, empty where there is no room for it.
+
+    ``label_x`` is the left edge of the word in pixels, in the first panel. Ticks without a word
+    are not orange.
+    """
+
+    ticks: tuple[Tick, ...]
     label: str
     label_x: float
 
@@ -205,9 +262,10 @@ class Scene:
     ``(end - start) / columns``, so that columns do not shimmer as the window moves.
     ``start_text`` and ``end_text`` are written there ("−60 s" and "now" in a live view, times
     of day or "0 s" and the length in others). ``devices`` sums up the GPUs of a table ("8 ×
-    H200"). ``notice`` is the one finding, with code between backticks; its line keeps its
-    place when it is ``None``. ``*_y`` are baselines of text, ``band_top`` is the upper edge of
-    the bands and ``plot_bottom`` the lower end of hairlines and mark lines.
+    H200"). ``notice`` is the one finding, with code between backticks; while the picture can
+    change, its line keeps its place when it is ``None``. ``*_y`` are baselines of text,
+    ``band_top`` is the upper edge of the bands and ``plot_bottom`` the lower end of hairlines
+    and mark lines.
     """
 
     state: State
@@ -234,8 +292,14 @@ class Scene:
     band_top: float
     plot_bottom: float
     notice_y: float
+    events: tuple[EventNote, ...] = ()
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The rows of all blocks."""
         return tuple(row for block in self.blocks for row in block.rows)
+
+    def memory_row(self, device: str) -> Row | None:
+        """Return the row of a device at which its events are drawn: memory, or its first one."""
+        rows = [row for row in self.rows if row.device == device]
+        return next((row for row in rows if row.name == "mem"), rows[0] if rows else None)

@@ -94,7 +94,8 @@ class _Canvas:
     def _area(self, area: Area) -> None:
         for points in area.stretches:
             corners = [(points[0][0], area.base), *points, (points[-1][0], area.base)]
-            self._draw.polygon([self._at(c) for c in corners], self._mixed("use", area.tone))
+            colour = self._mixed(area.paint, area.tone)
+            self._draw.polygon([self._at(c) for c in corners], colour)
 
     def _stroke(self, stroke: Stroke) -> None:
         colour = self._rgb(stroke.paint)

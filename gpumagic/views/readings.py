@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from statistics import median
 
 from ..coverage import merge
@@ -23,6 +22,8 @@ __all__ = ["LayerReading", "Reading", "View", "elapsed", "holes_of", "read", "so
 _STALE = 3.0
 """Periods after which a reading is no longer the present one."""
 
+_NEAR_S = 30.0
+
 _STALE_FLOOR_S = 1.0
 """A tick or two that came late behind a busy cell is no news."""
 
@@ -33,7 +34,9 @@ class View:
 
     ``until`` is the newest time that counts: now, while ``live``. ``reasons`` says for a metric
     or a source why it is missing, where neither its device nor a gap does. ``cache`` is that of
-    the last view of this recording, if there was one.
+    the last view of this recording, if there was one. ``shares`` tells other processes and
+    workers apart from the rest. ``held`` keeps what limits did to each device: power and
+    temperature both ask for it.
     """
 
     recording: Recording
@@ -42,6 +45,8 @@ class View:
     live: bool
     reasons: Mapping[str, str]
     cache: ColumnCache = field(default_factory=ColumnCache)
+    shares: bool = True
+    held: dict[str, Mapping[str, tuple[Hole, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class LayerReading:
 class Reading:
     """A strip's layers, what is missing, and where a limit held work back (in epoch seconds).
 
-    ``top`` is the ceiling that the device gives, or ``None``.
+    ``top`` is the ceiling that the device gives, or ``None``. ``counted`` is the word for the
+    inner part where it depends on how many there are ("4 workers"), empty for none of them.
     """
 
     strip: Strip
@@ -68,12 +74,13 @@ class Reading:
     top: float | None
     limited: tuple[Hole, ...]
     limit_words: tuple[str, str] | None
-    children: int | None
+    counted: str | None
 
     @property
     def peak(self) -> float:
         """The highest value in any column, 0 if there is none."""
-        return max((v for x in self.layers for v in x.columns if v is not None), default=0.0)
+        parts = [x.columns for x in self.layers if x.layer.style != "other"]
+        return max((v for columns in parts for v in columns if v is not None), default=0.0)
 
 
 def elapsed(seconds: float) -> str:
@@ -130,20 +137,35 @@ def _period(view: View, metric: str, device: str) -> float:
     known = view.recording.periods.get(source_of(metric))
     if known is not None:
         return known
-    times = view.recording.series(metric, device, view.grid.start, view.until).times
-    return median(b - a for a, b in pairwise(times)) if len(times) > 2 else 1.0
+    series = view.recording.series(metric, device, view.grid.start, view.until)
+    # Between the last reading of one row and the first of the next.
+    between = zip(series.times, series.starts[1:], strict=False)
+    return median(b - a for a, b in between) if len(series) > 2 else 1.0
 
 
 def _sum(view: View, metrics: Sequence[str], device: str, start: float) -> Series:
-    """Return the numbers that some metrics, read together, add up to; the first has to be there."""
-    first = view.recording.series(metrics[0], device, start, view.until)
-    times, values = finite(first)
+    """Return the numbers that some metrics, read together, add up to; the first has to be there.
+
+    Of merged readings, the highest sum is given as the sum of the highest: it is not above that.
+    """
+    found = finite(view.recording.series(metrics[0], device, start, view.until))
     for other in metrics[1:]:
         # Metrics that are added up come from one sample and share its time.
-        more = dict(view.recording.series(other, device, start, view.until))
-        values = [value + more.get(time, 0.0) for time, value in zip(times, values, strict=True)]
-        times, values = finite(Series(metrics[0], device, times, values))
-    return Series(metrics[0], device, times, values)
+        added = view.recording.series(other, device, start, view.until)
+        more = dict(added)
+        merged = found.merged
+        if merged is not None:
+            most = dict(zip(added.times, added.highs, strict=True))
+            merged = replace(merged, highs=[
+                high + most.get(time, 0.0)
+                for time, high in zip(found.times, merged.highs, strict=True)
+            ])
+        values = [
+            value + more.get(time, 0.0)
+            for time, value in zip(found.times, found.values, strict=True)
+        ]
+        found = finite(replace(found, values=values, merged=merged))
+    return found
 
 
 def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, float | None]:
@@ -198,11 +220,11 @@ def _limits(
     view: View, device: str, kind: str
 ) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
     """Find where limits of a kind held work back; return that and the words for it."""
+    if device not in view.held:
+        view.held[device] = held_back(view.recording, device, view.grid.start, view.until)
     held = {
         name: stretches
-        for name, stretches in held_back(
-            view.recording, device, view.grid.start, view.until
-        ).items()
+        for name, stretches in view.held[device].items()
         if name.startswith("thermal") == (kind == "thermal")
     }
     if not held:
@@ -215,11 +237,28 @@ def _limits(
     return stretches, (word, elapsed(total))
 
 
-def _children(view: View, device: str) -> int | None:
-    series: Sequence[float] = view.recording.series(
-        "children_count", device, view.grid.start, view.until
-    ).values
-    return int(series[-1]) if series else None
+def _newest(view: View, metric: str, device: str) -> float | None:
+    """Return the newest value of a metric in the view, or ``None``."""
+    # Most often the newest one is near; a frozen view can end long after its last reading.
+    for start in (max(view.grid.start, view.until - _NEAR_S), view.grid.start):
+        values: Sequence[float] = view.recording.series(metric, device, start, view.until).values
+        if values:
+            return values[-1]
+    return None
+
+
+def _processes(view: View, device: str, inner: Layer) -> tuple[Layer, str | None]:
+    """Return the inner layer of processor time and the word for it: workers, else children."""
+    workers = _newest(view, "workers_count", device) if view.shares else None
+    if workers and _newest(view, "workers_cpu_ratio", device) is not None:
+        word = "1 worker" if workers == 1 else f"{workers:.0f} workers"
+        return Layer(inner.style, ("workers_cpu_ratio",)), word
+    children = _newest(view, "children_count", device)
+    if children is None:
+        return inner, None
+    if children == 0:
+        return inner, ""
+    return inner, "1 child" if children == 1 else f"{children:.0f} children"
 
 
 def _top(device: Device, metric: str) -> float | None:
@@ -234,7 +273,11 @@ def read(view: View, device: Device, strip: Strip) -> Reading:
     """Read what the recording knows of one strip of one device in a view."""
     layers: list[LayerReading] = []
     missing: str | None = None
-    for index, layer in enumerate(strip.layers):
+    parts = [layer for layer in strip.layers if view.shares or layer.style != "other"]
+    counted = None
+    if strip.name == "cpu":
+        parts[-1], counted = _processes(view, device.id, parts[-1])
+    for index, layer in enumerate(parts):
         reading, newest = _read_layer(view, layer, device.id)
         if index == 0:
             if reading.present is None:
@@ -246,8 +289,7 @@ def read(view: View, device: Device, strip: Strip) -> Reading:
     words = None
     if strip.held_by is not None:
         limited, words = _limits(view, device.id, strip.held_by)
-    children = _children(view, device.id) if strip.name == "cpu" else None
     return Reading(
         strip, device, tuple(layers), missing, _top(device, layers[0].metric), limited, words,
-        children,
+        counted,
     )

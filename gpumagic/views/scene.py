@@ -5,22 +5,25 @@ The live view, the SVG, the PNG and the text draw one scene, so that they cannot
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from ..errors import DeviceError, SettingError
 from ..recording import Recording
 from ..sample import Device, Gap
-from .arrange import rows_of
+from .arrange import rows_of, without_notice
+from .axis import Axis
 from .bins import Grid
 from .column_cache import ColumnCache
+from .events import events_of
 from .parts import (
     Band,
     Block,
     Detail,
+    EventNote,
     GapNote,
     Heading,
+    Key,
     Layout,
     MarkLine,
     Panel,
@@ -28,25 +31,30 @@ from .parts import (
     Scene,
     State,
     Stretch,
+    Tick,
     Trace,
 )
-from .readings import Reading, View, elapsed, read, source_of
+from .readings import Reading, View, read, source_of
 from .strips import DEFAULT_STRIPS, STRIPS, Strip
 from .table import columns_of_table, table_of
 from .timeline import lay
+from .titles import in_order, titles_of
 from .wording import clean
 
 __all__ = [
     "Band",
     "Block",
     "Detail",
+    "EventNote",
     "GapNote",
     "Heading",
+    "Key",
     "MarkLine",
     "Panel",
     "Row",
     "Scene",
     "Stretch",
+    "Tick",
     "Trace",
     "build_scene",
 ]
@@ -68,7 +76,7 @@ def _strips(names: Sequence[str]) -> tuple[tuple[Strip, ...], tuple[Strip, ...]]
 
 
 def _gpus(recording: Recording, ids: Collection[str] | None) -> tuple[Device, ...]:
-    known = tuple(d for d in recording.devices if d.kind == "gpu")
+    known = in_order([d for d in recording.devices if d.kind == "gpu"])
     if ids is None:
         return known
     missing = set(ids) - {d.id for d in known}
@@ -84,31 +92,12 @@ def _layout(asked: Layout | None, gpus: int, strips: int) -> Layout:
     return "table" if dense else "rows"
 
 
-def _ago(seconds: float) -> str:
-    whole = round(seconds)
-    if whole >= 3600 and whole % 3600 == 0:
-        return f"−{whole // 3600} h"
-    if whole >= 120 and whole % 60 == 0:
-        return f"−{whole // 60} min"
-    return f"−{elapsed(seconds)}"
-
-
-def _clock(epoch: float, length: float) -> str:
-    text = time.strftime("%H:%M:%S", time.localtime(epoch))
-    return text if length >= 10 else f"{text}.{int(epoch % 1 * 10)}"
-
-
-def _ends(start: float, end: float, live: bool, clock_times: bool) -> tuple[str, str]:
-    """Write what stands at the two ends of the time axis."""
-    length = end - start
-    if clock_times:
-        return _clock(start, length), _clock(end, length)
-    return (_ago(length), "now") if live else ("0 s", elapsed(length))
-
-
 def _relevant(gaps: Sequence[Gap], readings: Sequence[Reading]) -> list[Gap]:
     """Keep the gaps that a shown strip has."""
-    shown = {(r.device.id, source_of(x.metric)) for r in readings for x in r.layers}
+    shown = {
+        (r.device.id, source_of(x.metric))
+        for r in readings for x in r.layers if x.layer.style != "other"
+    }
     sources = {source for _, source in shown}
     return [
         g for g in gaps
@@ -132,6 +121,8 @@ def build_scene(
     host: bool = True,
     header: bool = True,
     layout: Layout | None = None,
+    final: bool | None = None,
+    shares: bool | None = None,
     reasons: Mapping[str, str] = _NOTHING,
     cache: ColumnCache | None = None,
 ) -> Scene:
@@ -142,7 +133,11 @@ def build_scene(
     the figures that ``notice`` speaks of. ``clock_times`` writes times of day at the ends of
     the axis, which is the default unless the state is "recording": only then ``end`` is now
     and a reading can be stale. Without them, other states count from "0 s" on.
-    ``header=False`` leaves out the line with state and caption. ``reasons`` says for a metric
+    ``header=False`` leaves out the line with state and caption. ``final`` says that the picture
+    will not change, so that no line is kept for a notice that may come; by default that is so
+    when the state is "stopped". ``shares`` tells the share of other processes from ours
+    and that of workers from other children, by default where there is a header: a report has
+    words of its own for both. ``reasons`` says for a metric
     or a source why it is missing, where the recording does not. ``columns`` is 120 by default,
     and what fits in a table. A view that moves hands in one ``cache``, which makes its next
     scenes cheap and changes nothing else.
@@ -156,32 +151,47 @@ def build_scene(
     host_device = next((d for d in recording.devices if d.kind == "host"), None)
     if not host:
         host_device = None
+    titles = titles_of([*devices, *([host_device] if host_device else [])])
     if columns is None:
-        columns = 120 if chosen == "rows" else columns_of_table(gpu_strips, host_strips)
+        dense = chosen == "table"
+        columns = columns_of_table(gpu_strips, host_strips, titles) if dense else 120
     live = state == "recording"
     grid = Grid.over(start, end, columns)
-    view = View(recording, grid, end, live, reasons, cache or ColumnCache())
+    view = View(
+        recording, grid, end, live, reasons, cache or ColumnCache(),
+        header if shares is None else shares,
+    )
     readings = [[read(view, device, strip) for strip in gpu_strips] for device in devices]
     host_readings = [read(view, host_device, s) for s in host_strips] if host_device else []
     place = table_of if chosen == "table" else rows_of
     arranged = place(
-        readings, host_readings, gpu_strips, host_strips, grid, frozenset(about), header=header
+        readings, host_readings, gpu_strips, host_strips, grid, frozenset(about), titles,
+        header=header,
     )
     every = [r for group in [*readings, host_readings] for r in group]
-    bands, marks, gaps = lay(
+    times = (not live) if clock_times is None else clock_times
+    axis = Axis(
+        start, end, "clock" if times else "live" if live else "offset", arranged.label_x
+    )
+    line = lay(
         recording.spans(grid.start, end),
         recording.marks(grid.start, end),
         _relevant(recording.gaps(grid.start, end), every),
-        grid=grid, until=end, panel=arranged.panels[0],
+        [e for d in devices for e in events_of(recording, d.id, grid.start, end)],
+        grid=grid, axis=axis, until=end, panel=arranged.panels[0],
     )
-    times = (not live) if clock_times is None else clock_times
-    start_text, end_text = _ends(start, end, live, times)
+    if final is None:
+        final = state == "stopped"
+    if final and not notice:
+        arranged = without_notice(arranged)
+    start_text, end_text = axis.ends()
     return Scene(
         state=state, caption=clean(caption), devices=arranged.devices, layout=chosen,
         columns=columns, start=grid.start, end=grid.end,
         start_text=start_text, end_text=end_text,
         panels=arranged.panels, headings=arranged.headings, blocks=arranged.blocks,
-        bands=bands, marks=marks, gaps=gaps, notice=clean(notice) if notice else None,
+        bands=line.bands, marks=line.marks, gaps=line.gaps, events=line.events,
+        notice=clean(notice) if notice else None,
         width=arranged.width, height=arranged.height,
         header_y=arranged.header_y, label_x=arranged.label_x, label_y=arranged.label_y,
         band_top=arranged.band_top, plot_bottom=arranged.plot_bottom,

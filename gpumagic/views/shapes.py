@@ -14,8 +14,10 @@ Paint = Literal["use", "line", "limit", "ink", "label", "rule", "hair"]
 Ink = Literal["ink", "label"]
 Point = tuple[float, float]
 
-OPACITY: Mapping[str, float] = MappingProxyType({"outer": 0.42, "middle": 0.68, "inner": 1.0})
-"""How opaque the nested parts of use are."""
+OPACITY: Mapping[str, float] = MappingProxyType({
+    "outer": 0.42, "middle": 0.68, "inner": 1.0, "other": 1.0,
+})
+"""How opaque the nested parts of use are, and the share of others, which is grey."""
 
 MIDDLE_OVER_OUTER = (OPACITY["middle"] - OPACITY["outer"]) / (1 - OPACITY["outer"])
 """How opaque the middle part is painted where it lies over the outer one."""
@@ -59,6 +61,7 @@ class Box:
 class Area:
     """Filled stretches between a baseline and points; each of them stands alone.
 
+    A stretch that comes back to the place of its first point encloses its area by itself.
     ``tone`` is the opacity that is to be seen; ``opacity`` brings it about over what has been
     painted below.
     """

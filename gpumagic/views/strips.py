@@ -23,18 +23,23 @@ class Layer:
     """One trace of a strip.
 
     ``metrics`` are added up (``combine="sum"``; the first has to be there), or the first one
-    that was read is taken. ``word`` names the layer beside its present figure.
+    that was read is taken. ``word`` names the layer beside its present figure. Values below
+    ``floor``, in base units, are not told.
     """
 
     style: LayerStyle
     metrics: tuple[str, ...]
     word: str = ""
     combine: Literal["sum", "first"] = "sum"
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One strip: its short name, label, layers (largest first) and the words of its limit.
+    """One strip: its short name, label, layers and the words of its limit.
+
+    Layers are listed from the largest to the smallest; then that of other processes, which is
+    a share of the first.
 
     ``limit`` is written after the label, with ``{}`` for the ceiling and its unit;
     ``held_by`` says which limits are drawn on its ceiling.
@@ -54,6 +59,11 @@ class Strip:
         """The metric that gives the strip its unit, ceiling and present figure."""
         return self.layers[0].metrics[0]
 
+    @property
+    def second(self) -> bool:
+        """Whether it has two nested parts, so that a table has a column for the second figure."""
+        return sum(layer.style != "other" for layer in self.layers) == 2
+
 
 def _area(name: str, kind: DeviceKind, label: str, limit: str, *layers: Layer,
           height: float = 18, zoom: bool = False) -> Strip:
@@ -71,12 +81,14 @@ _ROWS = (
         "util", "gpu", "utilization", "%",
         Layer("outer", ("gpu_utilization_ratio",)),
         Layer("inner", ("gpu_sm_active_ratio",), "SM active"),
+        Layer("other", ("gpu_other_processes_utilization_ratio",), "others", floor=0.01),
     ),
     _area(
         "mem", "gpu", "memory", "of {}",
         Layer("outer", ("gpu_memory_used_bytes",)),
         Layer("middle", ("torch_reserved_bytes",), "reserved"),
         Layer("inner", ("torch_allocated_bytes",), "allocated"),
+        Layer("other", ("gpu_other_processes_memory_bytes",), "others", floor=0.1 * GIB),
         height=20, zoom=True,
     ),
     _line("power", "gpu", "power", "cap {}", "gpu_power_watts", held_by="power"),

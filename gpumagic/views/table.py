@@ -5,80 +5,119 @@ The question is then which one differs, so that each column has one scale.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..sample import Device
-from .arrange import HEADER, About, Arrangement, Place, Readings, row_at, zoom_of
+from .arrange import ABOVE, HEADER, Arrangement, Titles
 from .bins import Grid
-from .parts import Block, Heading, Panel, Row
+from .parts import Block, Heading, Key, Panel, Row
 from .readings import Reading
+from .rows import About, Place, Readings, row_at, said_once, zoom_of
 from .strips import Strip
-from .wording import TITLE, clean, fit, short_name
+from .titles import BOLD
+from .wording import LABEL, LIMIT, SMALL, SWATCH, TITLE, clean, fit, short_name, text_width
 
 __all__ = ["columns_of_table", "table_of"]
 
 _WIDTH = 900.0
-_X0 = 70.0
+_LEAST_X0 = 70.0
+_MOST_X0 = 140.0
+_FLAG = 18.0
 _HEIGHT = 21.0
 _PITCH = 30.0
-_FIGURE = 50.0
+_FIGURE = 44.0
 _SECOND_FIGURE = 34.0
 _BETWEEN = 16.0
+_KEY_GAP = 8.0
+_TEXT_Y = 11.0
+_LINE = 15.0
+"""The baseline of a heading, and of the key in the line below it, from its top down."""
 
 
-def columns_of_table(strips: Sequence[Strip], host: Sequence[Strip]) -> int:
+def columns_of_table(strips: Sequence[Strip], host: Sequence[Strip], titles: Titles) -> int:
     """Return how many columns of two pixels a table's plots have room for."""
-    return int(_panels(strips, host)[0][2] // 2)
+    return int(_panels(strips, host, _left(titles))[0][2] // 2)
+
+
+def _left(titles: Titles) -> float:
+    """Return where the plots begin: right of the titles and of the mark for the odd one."""
+    widest = max((title.width for title in titles.values()), default=0.0)
+    return min(_MOST_X0, max(_LEAST_X0, math.ceil(widest + _FLAG)))
 
 
 def _panels(
-    strips: Sequence[Strip], host: Sequence[Strip]
+    strips: Sequence[Strip], host: Sequence[Strip], left: float
 ) -> tuple[tuple[float, bool, float], ...]:
     """Return for each column of a table its left edge, whether it has a second figure, and the
     width of its plot.
     """
     count = max(len(strips), len(host), 1)
-    second = [
-        any(len(s[i].layers) == 2 for s in (strips, host) if i < len(s)) for i in range(count)
-    ]
-    room = _WIDTH - _X0 - _FIGURE * count - _BETWEEN * (count - 1)
+    second = [any(s[i].second for s in (strips, host) if i < len(s)) for i in range(count)]
+    room = _WIDTH - left - _FIGURE * count - _BETWEEN * (count - 1)
     plot = 2 * ((room - _SECOND_FIGURE * sum(second)) / count // 2)
     found = []
-    x = _X0
+    x = left
     for extra in second:
         found.append((x, extra, plot))
         x += plot + _FIGURE + _BETWEEN + (_SECOND_FIGURE if extra else 0)
     return tuple(found)
 
 
-def _places(strips: Sequence[Strip], host: Sequence[Strip]) -> list[Place]:
+def _places(strips: Sequence[Strip], host: Sequence[Strip], left: float) -> list[Place]:
     places = []
-    for x, extra, plot in _panels(strips, host):
+    for x, extra, plot in _panels(strips, host, left):
         value = x + plot + _FIGURE
         detail = value + _SECOND_FIGURE if extra else value
         places.append(Place(Panel(x, x + plot), 0, _HEIGHT, value, detail))
     return places
 
 
-def _heading(rows: Sequence[Row], place: Place, top: float, strip: Strip) -> Heading:
-    """Title a column; the key of its parts stands where it collides with nothing."""
+def _width_of(key: str) -> float:
+    """Return how wide a key is: a square and its word."""
+    return SWATCH + text_width(key, SMALL)
+
+
+def _heading(
+    rows: Sequence[Row], place: Place, top: float, strip: Strip, *, second_line: bool = True
+) -> Heading:
+    """Title a column; the key of its parts stands where it collides with nothing.
+
+    The parts that are ours have a line of their own, others the end of the title's line.
+    """
     words = {"outer": "used"}
     words |= {d.style: d.label for row in rows for d in row.details}
-    second = len(strip.layers) == 2
-    order = ("inner",) if second else ("outer", "middle", "inner")
+    foreign = words.pop("other", "")
+    order = ("inner",) if strip.second else ("outer", "middle", "inner")
     styles = [s for s in order if s in words and len(strip.layers) > 1]
-    key = [(s, words[s]) for s in styles if len(words) > 1]
+    entries = [(s, words[s]) for s in styles if len(words) > 1]
     if "limit" in words:
-        key.append(("limit", words["limit"]))
-    limits = Counter(row.limit for row in rows)
+        entries.append(("limit", words["limit"]))
+    limits = Counter(row.limit for row in rows if row.drawn) or Counter([rows[0].limit])
     # GPUs of different kinds have different ceilings, for which a column has no one word.
-    limit = rows[0].limit if len(limits) == 1 else f"{rows[0].unit}, each its own top"
-    return Heading(
-        place.panel, top, rows[0].label, limit, tuple(key), top + 15,
-        place.detail_x if second else place.panel.x0, "end" if second else "start",
-    )
+    limit = next(iter(limits)) if len(limits) == 1 else f"{rows[0].unit}, each its own top"
+    x0, end, y = place.panel.x0, place.detail_x, top + _TEXT_Y
+    below = y + _LINE if second_line else y
+    key = []
+    if strip.second:
+        for style, word in entries[-1:]:
+            end -= _width_of(word)
+            key.append(Key(style, word, end, below))
+    else:
+        x = x0
+        for style, word in entries:
+            key.append(Key(style, word, x, below))
+            x += _width_of(word) + _KEY_GAP
+    if foreign:
+        end = place.detail_x - _width_of(foreign) if second_line else end - _KEY_GAP
+        title = text_width(rows[0].label, LABEL) * BOLD + 4 + _KEY_GAP
+        for shorter in (limit, rows[0].unit, ""):
+            if title + text_width(shorter, LIMIT) <= end - x0:
+                limit = shorter
+                break
+        key.append(Key("other", foreign, end, y))
+    return Heading(place.panel, top, rows[0].label, limit, tuple(key))
 
 
 def _sum_up(devices: Sequence[Device]) -> tuple[str, bool]:
@@ -99,13 +138,15 @@ def table_of(
     host_strips: Sequence[Strip],
     grid: Grid,
     about: About,
+    titles: Titles,
     *,
     header: bool,
 ) -> Arrangement:
     """Arrange GPUs as rows and strips as columns of a table."""
     shift = HEADER if header else 0.0
     zoom = zoom_of(readings)
-    places = _places(strips, host_strips)
+    left = _left(titles)
+    places = _places(strips, host_strips, left)
     devices, told = _sum_up([group[0].device for group in readings if group])
     top = shift + 44.0
     blocks = []
@@ -117,13 +158,19 @@ def table_of(
             for r, p in zip(group, places, strict=False)
         )
         device = group[0].device
+        title = titles[device.id]
         flagged = any(owner == device.id for owner, _ in about)
-        lines = () if told or device.kind == "host" else (device.torch_label,)
-        title = fit(clean(device.label), TITLE, _X0 - 4)
-        return Block(device.id, title, "", lines, clean(device.name), rows, top, flagged)
+        untold = "" if told or device.kind == "host" else device.torch_label
+        text = fit(title.text, TITLE, (left - _FLAG - title.indent) / BOLD)
+        return Block(
+            device.id, text, "", (untold,) if untold else (), clean(device.name),
+            said_once(rows), top, flagged, title.label, title.above, top - 4, title.indent,
+        )
 
     for group in readings:
         if group:
+            if titles[group[0].device.id].above:
+                top += ABOVE
             blocks.append(block(group, top))
             top += _PITCH
     for index, strip in enumerate(strips if blocks else ()):
@@ -133,13 +180,14 @@ def table_of(
         top += 12
         blocks.append(block(host, top))
         for index, row in enumerate(blocks[-1].rows):
-            heading = _heading([row], places[index], top - 17, host_strips[index])
-            headings.append(replace(heading, key_top=heading.top))
+            headings.append(
+                _heading([row], places[index], top - 17, host_strips[index], second_line=False)
+            )
         top += _PITCH
     bottom = top - _PITCH + _HEIGHT if blocks else top
     return Arrangement(
         panels=tuple(p.panel for p in places), headings=tuple(headings), blocks=tuple(blocks),
         devices=devices, width=_WIDTH, height=bottom + 34,
-        header_y=14.0 if header else None, label_x=_X0 - 8, label_y=shift + 27,
+        header_y=14.0 if header else None, label_x=left - 8, label_y=shift + 27,
         band_top=shift + 31, plot_bottom=bottom, notice_y=bottom + 24,
     )

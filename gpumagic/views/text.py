@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from .events import OOM, RETRY, name_of
 from .parts import Block, Row, Scene
 from .spark import BARS, bars
 
@@ -14,6 +15,7 @@ _ASCII_BARS = "_.-=+*#@"
 _SMALLEST = 20
 _LARGEST = 60
 _LONGEST = 32
+_ASIDE = 8
 _ASCII = str.maketrans({
     "−": "-", "–": "-", "×": "x", "…": "~", "°": " ", "µ": "u", "─": "-", "═": "=", "┊": ":",
     **dict(zip(BARS, _ASCII_BARS, strict=True)),
@@ -21,22 +23,46 @@ _ASCII = str.maketrans({
 
 
 def _spark(row: Row, cells: int) -> str:
-    """Draw the first of a row's traces that has anything to show."""
-    trace = next((t for t in row.traces if any(h is not None for h in t.heights)), None)
-    if trace is None:
-        return " " * cells
-    return bars(trace.heights, cells)
+    """Draw a row's highest part."""
+    totals = row.totals()
+    return bars(totals, cells) if totals else " " * cells
 
 
-def _details(row: Row) -> str:
+def _happened(scene: Scene, row: Row) -> list[str]:
+    """Name the events of the device of a row, if they are drawn at this one."""
+    counts: dict[str, int] = {}
+    for note in scene.events:
+        ticks = [tick for tick in note.ticks if tick.device == row.device]
+        failed = any(tick.kind == OOM for tick in ticks)
+        for tick in ticks:
+            # Before it fails, an allocation is tried again.
+            if tick.kind == OOM or not failed:
+                counts[tick.kind] = counts.get(tick.kind, 0) + tick.count
+    if not counts or scene.memory_row(row.device) != row:
+        return []
+    return [name_of(kind, counts[kind]) for kind in (OOM, RETRY) if kind in counts]
+
+
+def _details(scene: Scene, row: Row) -> list[str]:
+    """Return what stands right of a row's figure, in lines of at most ``_LONGEST``."""
     if row.missing is not None:
-        return row.missing if row.drawn else ""
-    return ", ".join(f"{d.label} {d.text}" for d in row.details)
+        words = [row.missing] if row.missing and row.drawn else []
+    else:
+        words = [f"{d.label} {d.text}" for d in row.details]
+    lines: list[str] = []
+    for word in words + _happened(scene, row):
+        if lines and len(lines[-1]) + 2 + len(word) <= _LONGEST:
+            lines[-1] += f", {word}"
+        else:
+            if lines:
+                lines[-1] += ","
+            lines.append(word)
+    return lines
 
 
 def _title(block: Block, index: int) -> str:
     if index == 0:
-        return f"{block.title} {block.torch_label}".rstrip()
+        return f"{block.label or block.title} {block.torch_label}".rstrip()
     return ""
 
 
@@ -49,14 +75,27 @@ def _write(line: list[str], at: int, text: str) -> bool:
     return True
 
 
+def _write_near(line: list[str], at: int, text: str) -> None:
+    """Write a text into a line as near to its place as there is room, a few cells away at most."""
+    for aside in sorted(range(-_ASIDE, _ASIDE + 1), key=abs):
+        if 0 <= at + aside <= len(line) - len(text) and _write(line, at + aside, text):
+            return
+
+
 def _labels(scene: Scene, cells: int) -> str:
     """Write the names of cells, marks and gaps over their places in time."""
     line = [" "] * cells
-    for band in sorted(scene.bands, key=lambda b: (not b.running, -b.x0)):
+    for note in scene.events:
+        if note.label and note.label.endswith((OOM, "OOMs")):
+            _write_near(line, int(note.ticks[0].x * cells) - 1, note.label)
+    for band in sorted(scene.bands, key=lambda b: (not b.running, not b.failed, -b.x0)):
         # A cell that failed ends in an x below; its number matters more than the word.
         short = band.label.removesuffix(" failed")
         if band.label and not _write(line, int(band.x0 * cells), band.label):
             _write(line, int(band.x0 * cells), short)
+    for note in scene.events:
+        if note.label and not note.label.endswith((OOM, "OOMs")):
+            _write_near(line, int(note.ticks[0].x * cells) - 1, note.label)
     for mark in reversed(scene.marks):
         if mark.label:
             _write(line, int(mark.x * cells) - len(mark.label) // 2, mark.label)
@@ -67,7 +106,7 @@ def _labels(scene: Scene, cells: int) -> str:
 
 
 def _axis(scene: Scene, cells: int) -> str:
-    """Draw cells as bars (the running one double) and marks as dotted lines."""
+    """Draw cells as bars (the running one double), marks as dotted lines, events as ``!``."""
     line = [" "] * cells
     for band in scene.bands:
         first = min(cells - 1, round(band.x0 * cells))
@@ -77,6 +116,9 @@ def _axis(scene: Scene, cells: int) -> str:
             line[last - 1] = "x"
     for mark in scene.marks:
         line[min(cells - 1, int(mark.x * cells))] = "┊"
+    for note in scene.events:
+        for tick in note.ticks:
+            line[min(cells - 1, int(tick.x * cells))] = "!"
     return "".join(line)
 
 
@@ -92,7 +134,7 @@ def _cut(line: str, width: int) -> str:
 
 
 def render(scene: Scene, width: int = 100, *, ascii: bool = False) -> str:
-    """Write a scene as lines of at most ``width`` characters, one line a row.
+    """Write a scene as lines of at most ``width`` characters, one a row if its details fit.
 
     ``ascii`` keeps to characters that any terminal has.
     """
@@ -100,10 +142,11 @@ def render(scene: Scene, width: int = 100, *, ascii: bool = False) -> str:
         max((len(_title(b, 0)) for b in scene.blocks), default=0),
         max((len(f"{r.label} {r.limit}") for r in scene.rows), default=0),
         0,
-        max((len(r.value) for r in scene.rows), default=0),
+        max((len("n/a" if r.missing == "" else r.value) for r in scene.rows), default=0),
     ]
     widths[3] = max(widths[3], len(scene.end_text))
-    rest = max((min(_LONGEST, len(_details(r))) for r in scene.rows), default=0)
+    rest = max((len(x) for r in scene.rows for x in _details(scene, r)), default=0)
+    rest = min(_LONGEST, rest)
     room = width - sum(widths) - 6 - (rest + 2 if rest else 0)
     widths[2] = cells = max(_SMALLEST, min(_LARGEST, room))
 
@@ -117,13 +160,13 @@ def render(scene: Scene, width: int = 100, *, ascii: bool = False) -> str:
     for block in scene.blocks:
         for index, row in enumerate(block.rows):
             title, label = _title(block, index), f"{row.label} {row.limit}"
-            if row.missing is not None and not row.drawn:
+            if row.missing and not row.drawn:
                 lines.append(_line(title, label, f"n/a: {row.missing}", "", "", widths))
                 continue
             value = "n/a" if row.missing is not None else row.value
-            lines.append(
-                _line(title, label, _spark(row, cells), value, _details(row), widths)
-            )
+            first, *more = _details(scene, row) or [""]
+            lines.append(_line(title, label, _spark(row, cells), value, first, widths))
+            lines += [_line("", "", "", " ", line, widths) for line in more]
     lines = [_cut(line, width) for line in lines]
     if scene.notice:
         lines += wrap(f"! {scene.notice.replace('`', '')}", width, subsequent_indent="  ")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 __all__ = [
-    "FIGURE", "LABEL", "LIMIT", "LINE_PITCH", "SLACK", "SMALL", "TITLE", "clean", "fit",
+    "FIGURE", "LABEL", "LIMIT", "LINE_PITCH", "SLACK", "SMALL", "SWATCH", "TITLE", "clean", "fit",
     "short_name", "text_width", "wrap",
 ]
 
@@ -21,6 +21,9 @@ SMALL = 10.5
 """Sizes of text, in pixels."""
 
 LINE_PITCH = 14.0
+
+SWATCH = 10.0
+"""How far a word stands from the left edge of the square before it."""
 
 # Widths of Arial in thousandths of the size.
 _NARROW = {

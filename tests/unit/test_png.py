@@ -10,7 +10,7 @@ from PIL import Image
 from gpumagic.views import png
 from gpumagic.views.scene import Scene, build_scene
 from gpumagic.views.svg import COLOURS
-from scene_examples import NOW, START, training
+from scene_examples import NOW, START, busy, training
 
 
 def minute(gpus: int = 1, **more: object) -> Scene:
@@ -67,6 +67,35 @@ def test_parts_have_the_tone_of_their_key() -> None:
         blue = tuple(round(255 + (c - 255) * opacity) for c in (0x2F, 0x7F, 0xC1))
         assert near(at(picture, x, memory.top + memory.height * (1 - height)), blue)
     assert near(at(picture, x, memory.top + memory.height * 0.2), (255, 255, 255))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_others_are_grey(theme: str) -> None:
+    """The share of others is full grey, and what is ours below it keeps its tone."""
+    scene = build_scene(busy(2), start=START, end=NOW)
+    memory = next(r for r in scene.rows if r.name == "mem")
+    picture = image(png.render(scene, theme=theme))  # type: ignore[arg-type]
+    heights = {t.style: t.heights[110] or 0.0 for t in memory.traces}
+    x = memory.panel.x(110.5 / 120)
+
+    def between(low: str, high: str) -> tuple[int, ...]:
+        height = (heights[low] + heights[high]) / 2
+        return at(picture, x, memory.top + memory.height * (1 - height))
+
+    page = int(COLOURS[theme]["page"][1:3], 16)
+    assert near(between("outer", "other"), (0x8C, 0x8C, 0x8C))
+    blue = tuple(round(page + (c - page) * 0.68) for c in (0x2F, 0x7F, 0xC1))
+    assert near(between("inner", "middle"), blue)
+
+
+def test_an_event_is_orange() -> None:
+    """An OOM is an orange tick through the strip of its GPU's memory."""
+    scene = build_scene(busy(2), start=START, end=NOW)
+    memory = next(r for r in scene.rows if r.name == "mem")
+    picture = image(png.render(scene))
+    x = memory.panel.x(scene.events[0].ticks[-1].x)
+    for y in (memory.top - 1.5, memory.top + memory.height / 2):
+        assert near(at(picture, x, y), (0xD9, 0x73, 0x0D))
 
 
 def test_a_failed_cell_ends_in_orange() -> None:

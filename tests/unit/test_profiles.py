@@ -344,7 +344,7 @@ def test_a_device_label_is_short() -> None:
     """GPUs are labelled by NVML's index and torch's, or by their UUID."""
     assert GPU.label == "GPU 0"
     assert HOST_DEVICE.label == "Host"
-    assert Device("MIG-0123456789abc", "gpu", "slice").label == "MIG-01234567"
+    assert Device("MIG-0123456789abc", "gpu", "slice").label == "MIG 0123"
     assert Device("MIG-1a2b3c4d-0000", "gpu", "slice", 3).label == "GPU 3 MIG 1a2b"
     assert Device("MIG-GPU-1a2b3c4d/7/0", "gpu", "slice", 3).label == "GPU 3 MIG 7/0"
     assert GPU.torch_label == "cuda:0"

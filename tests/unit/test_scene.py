@@ -221,7 +221,7 @@ def test_what_is_missing_has_a_reason(
     absent: dict[str, str], reasons: dict[str, str], expected: str
 ) -> None:
     """A row without readings says why: the device's word first, then the caller's."""
-    drawn = scene(empty(gpu(absent=absent)), reasons=reasons)
+    drawn = scene(empty(gpu(absent=absent)), reasons=reasons, strips=("power",))
     power = row(drawn, "power")
     assert (power.value, power.missing, power.drawn) == ("", expected, False)
 
@@ -315,6 +315,13 @@ def test_labels_never_collide() -> None:
         recording.begin_span(NOW - rnd.random() * 50, number=999)
         for index in range(rnd.randrange(12)):
             recording.add_mark(Mark(START + rnd.random() * 60, f"epoch {index}"))
+        ooms = retries = 0.0
+        for index in range(60):
+            ooms += rnd.random() < 0.05
+            retries += rnd.random() < 0.2
+            recording.append(Sample(START + index, "GPU-0", "allocator", {
+                "torch_ooms_count": ooms, "torch_alloc_retries_count": retries,
+            }))
         with_gap(recording, START + 20, START + 20 + rnd.random() * 9, "busy")
         drawn = scene(recording)
         panel = drawn.panels[0]
@@ -327,6 +334,10 @@ def test_labels_never_collide() -> None:
         for gap in drawn.gaps:
             middle, half = panel.x((gap.x0 + gap.x1) / 2), text_width("gap", 11) / 2
             boxes += [(middle - half, middle + half)] if gap.shown else []
+        boxes += [
+            (note.label_x, note.label_x + text_width(note.label, 11))
+            for note in drawn.events if note.label
+        ]
         boxes.sort()
         assert all(b[0] >= a[1] for a, b in pairwise(boxes))
         assert all(panel.x0 - 1e-6 <= a and b <= panel.x1 + 5 for a, b in boxes)
@@ -344,7 +355,10 @@ def test_many_short_cells_become_few_bands() -> None:
 
 @pytest.mark.parametrize(
     ("length", "text"),
-    [(60, "−60 s"), (10, "−10 s"), (600, "−10 min"), (3600, "−1 h"), (90, "−90 s")],
+    [
+        (60, "−60 s"), (10, "−10 s"), (600, "−10 min"), (3600, "−1 h"), (90, "−90 s"),
+        (12_000, "−3 h 20 min"), (93_600, "−26 h"), (185, "−3 min 05 s"),
+    ],
 )
 def test_a_live_axis_counts_back_from_now(length: float, text: str) -> None:
     """The left end of a live axis says how long ago it was, the right end says now."""
@@ -403,7 +417,7 @@ def test_more_than_two_gpus_are_a_table() -> None:
     assert [h.label for h in drawn.headings] == [
         "utilization", "memory", "power", "temp", "CPU", "RAM",
     ]
-    assert [w for _, w in drawn.headings[1].key] == ["used", "reserved", "allocated"]
+    assert [key.word for key in drawn.headings[1].key] == ["used", "reserved", "allocated"]
     assert len(drawn.panels) == 4
     assert scene(training(2)).layout == "rows"
 
@@ -425,6 +439,25 @@ def test_the_notice_keeps_its_place() -> None:
     """Nothing moves when a notice comes or goes."""
     without = scene(training())
     assert replace(scene(training(), notice="x"), notice=None) == without
+
+
+def test_a_final_picture_keeps_no_empty_line() -> None:
+    """What will not change ends below its last row, unless there is a notice to be read."""
+    live, stopped = scene(training()), scene(training(), state="stopped")
+    replayed = scene(training(), state="replay", final=True)
+    assert live.height - stopped.height == live.height - replayed.height == 30
+    assert scene(training(), state="replay").height == live.height
+    assert scene(training(), state="stopped", notice="x").height == live.height
+
+
+def test_a_reason_is_said_once() -> None:
+    """A lost GPU gives its reason in its first row; the rows below have none to give."""
+    recording = training(2)
+    recording.open_gap(Gap(NOW, None, "nvml", "GPU-1", "the GPU is lost"))
+    drawn = scene(recording, start=START + 3, end=NOW + 3)
+    assert [r.missing for r in drawn.rows if r.device == "GPU-1"] == ["the GPU is lost", "", "", ""]
+    written = [run.text for s in shapes(drawn) if isinstance(s, Text) for run in s.runs]
+    assert written.count("the GPU is lost") == 1
 
 
 def test_gpus_can_be_chosen() -> None:
@@ -485,12 +518,22 @@ def _extent(text: Text) -> tuple[float, float, float, float]:
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("state", ["recording", "paused"])
+@pytest.mark.parametrize("others", [0.0, 6.0])
 @pytest.mark.parametrize("memory", [40.0, 1.0])
-def test_no_text_covers_another(gpus: int, state: str, memory: float) -> None:
+def test_no_text_covers_another(gpus: int, state: str, others: float, memory: float) -> None:
     """Even in a font 15 % wider than Arial, texts keep apart and inside of the picture."""
     recording = training(gpus)
     for index in range(gpus):
         feed(recording, f"GPU-{index}", "gpm", gpu_sm_active_ratio=0.9)
+        feed(
+            recording, f"GPU-{index}", "allocator", start=NOW, end=NOW + 60,
+            torch_reserved_bytes=0.9 * memory * GIB, torch_allocated_bytes=0.5 * memory * GIB,
+        )
+        feed(
+            recording, f"GPU-{index}", "nvml_slow", start=NOW, end=NOW + 60, every=1.0,
+            gpu_other_processes_memory_bytes=others * GIB,
+            gpu_other_processes_utilization_ratio=others / 10,
+        )
         feed(
             recording, f"GPU-{index}", "nvml", start=NOW, end=NOW + 60,
             gpu_utilization_ratio=1.0, gpu_memory_used_bytes=memory * GIB,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.recording import Recording
-from gpumagic.sample import Sample, Span
+from gpumagic.sample import Device, Gap, Sample, Span
 from gpumagic.views import text
 from gpumagic.views.scene import Scene, build_scene
-from scene_examples import NOW, START, empty, feed, gpu, training, with_gap
+from scene_examples import NOW, START, busy, empty, feed, gpu, training, with_gap
 
 NOTICE = "GPU 0 has been idle for 20 s; `%gpumem` names what holds its memory."
 
@@ -99,3 +99,33 @@ def test_escape_codes_do_not_reach_the_terminal() -> None:
     recording.add_span(Span(1, START, NOW - 30, name="a\x1b[31m\r\nb"))
     printed = text.render(minute(recording, notice="x\x1by"))
     assert all(c.isprintable() for c in printed.replace("\n", ""))
+
+
+def test_events_and_others_are_words() -> None:
+    """OOMs and retries stand above the cells and beside their GPU's memory, others as a figure."""
+    drawn = minute(busy(2), caption="last 60 s", strips=("util", "mem"))
+    lines = text.render(drawn, 110).splitlines()
+    assert lines[1].split() == ["[11]", "failed", "[13]", "OOM", "3", "retries"]
+    assert lines[2].count("!") >= 2
+    memory = next(i for i, line in enumerate(lines) if "memory of" in line)
+    assert lines[memory].endswith("76.2  reserved 68.0, allocated 41.2,")
+    assert lines[memory + 1].strip() == "others 6.2, OOM, 3 retries"
+    assert lines[-3].endswith("26.0  reserved 24.0, allocated 14.5")
+    assert lines[-2].endswith("4 workers 4.0")
+
+
+def test_a_reason_is_said_once() -> None:
+    """The rows of a lost GPU say n/a, and its first one says why."""
+    recording = empty(gpu())
+    recording.open_gap(Gap(START, None, "nvml", "GPU-0", "the GPU is lost"))
+    lines = text.render(minute(recording, host=False)).splitlines()
+    assert lines[-4].endswith("n/a: the GPU is lost")
+    assert all(line.split()[-1] == "n/a" for line in lines[-3:])
+
+
+def test_slices_have_their_full_names() -> None:
+    """A slice's line names its GPU too, as nothing stands above it."""
+    recording = empty(gpu(0))
+    recording.add_device(Device("MIG-1a2b3c-4", "gpu", "H200 MIG 1g.18gb", nvml_index=0))
+    lines = text.render(minute(recording, strips=("mem",), host=False)).splitlines()
+    assert lines[-1].startswith("GPU 0 MIG 1a2b  memory")

@@ -1,0 +1,157 @@
+"""Readings become rows: what a strip is labelled with, how high it is, what stands beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .bins import Grid
+from .parts import Detail, LayerStyle, Panel, Row, Stretch, Trace
+from .readings import Reading
+from .strips import scale_of
+from .wording import clean
+
+__all__ = ["About", "Place", "Readings", "row_at", "said_once", "zoom_of"]
+
+About = frozenset[tuple[str, str]]
+Columns = tuple[float | None, ...]
+Readings = Sequence[Sequence[Reading]]
+
+_SMALLEST_ZOOM = 1 / 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row goes; the fields are those of :class:`Row`."""
+
+    panel: Panel
+    top: float
+    height: float
+    value_x: float
+    detail_x: float
+
+
+def zoom_of(readings: Readings) -> float:
+    """Return the fraction of full memory that all GPUs' strips show.
+
+    It is 1 until every peak is below an eighth, then the power of two that still holds them.
+    """
+    peaks = [r.peak / r.top for group in readings for r in group if r.strip.zoom and r.top]
+    highest = max(peaks, default=1.0)
+    if not 0 < highest < 1 / 8:
+        return 1.0
+    return float(max(_SMALLEST_ZOOM, 2.0 ** math.ceil(math.log2(highest))))
+
+
+def _round_up(value: float) -> float:
+    """Return the next 1, 2 or 5 times a power of ten."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if value <= step * power * (1 + 1e-9))
+
+
+def _ceiling(reading: Reading, zoom: float) -> tuple[float, str]:
+    """Return the value at the top of a strip, in base units, and the words for it."""
+    strip, scale = reading.strip, scale_of(reading.strip.metric)
+    if reading.top is None:
+        if reading.peak <= 0:
+            return 1 / scale.factor, scale.unit
+        top = _round_up(reading.peak * scale.factor) / scale.factor
+        return top, f"top {scale.limit(top)}"
+    if strip.zoom and zoom < 1:
+        return reading.top * zoom, f"top {scale.limit(reading.top * zoom)}"
+    return reading.top, strip.limit.format(scale.limit(reading.top))
+
+
+def _details(reading: Reading) -> tuple[Detail, ...]:
+    found = []
+    scale = scale_of(reading.strip.metric)
+    for part in reading.layers[1:]:
+        style, word = part.layer.style, part.layer.word
+        if part.present is None or style not in ("middle", "inner", "other"):
+            continue
+        if part.present < part.layer.floor:
+            continue
+        if style == "inner" and reading.counted is not None:
+            word = reading.counted
+        if word:
+            found.append(Detail(style, word, scale.number(part.present)))
+    if reading.limit_words is not None:
+        found.append(Detail("limit", *reading.limit_words))
+    return tuple(found)
+
+
+def _share(total: float, others: float, within: Sequence[float | None]) -> float:
+    """Return what is left of a total without others: no less than the parts that are ours.
+
+    Others are read less often than the total, so that the difference can fall short for a while.
+    """
+    return min(total, max(total - others, 0.0, *(v for v in within if v is not None)))
+
+
+def _parts(reading: Reading) -> list[tuple[str, LayerStyle, Columns, Columns]]:
+    """Return what is painted, in that order: metrics, styles, where they end, and their values."""
+    own = [x for x in reading.layers if x.layer.style != "other"]
+    foreign = next((x for x in reading.layers if x.layer.style == "other"), None)
+    found: list[tuple[str, LayerStyle, Columns, Columns]] = [
+        (x.metric, x.layer.style, x.columns, x.columns) for x in own
+    ]
+    if foreign is None:
+        return found
+    total = own[0].columns
+    there = [
+        None if u is None or v is None or v < foreign.layer.floor else v
+        for u, v in zip(total, foreign.columns, strict=True)
+    ]
+    if not any(there):
+        return found
+    nested = list(zip(*(x.columns for x in own[1:]), strict=True)) or [()] * len(total)
+    ours = tuple(
+        u if u is None or v is None else _share(u, v, within)
+        for u, v, within in zip(total, there, nested, strict=True)
+    )
+    found[0] = (own[0].metric, own[0].layer.style, ours, total)
+    whole = tuple(None if v is None else u for u, v in zip(total, there, strict=True))
+    return [(foreign.metric, "other", whole, tuple(there)), *found]
+
+
+def _heights(columns: Columns, ceiling: float) -> Columns:
+    return tuple(
+        None if v is None else 0.0 if v <= 0 else 1.0 if v >= ceiling else v / ceiling
+        for v in columns
+    )
+
+
+def row_at(reading: Reading, place: Place, grid: Grid, zoom: float, about: About) -> Row:
+    """Make a row of a reading."""
+    ceiling, limit = _ceiling(reading, zoom)
+    scale = scale_of(reading.strip.metric)
+    traces = tuple(
+        Trace(metric, style, _heights(ends, ceiling), values)
+        for metric, style, ends, values in _parts(reading)
+    )
+    present = reading.layers[0].present
+    name, device = reading.strip.name, reading.device.id
+    return Row(
+        name=name, device=device, label=reading.strip.label, limit=limit, unit=scale.unit,
+        traces=traces, value="" if present is None else scale.number(present),
+        bold=(device, name) in about, details=_details(reading),
+        missing=None if reading.missing is None else clean(reading.missing),
+        limited=tuple(Stretch(grid.place(a), grid.place(b)) for a, b in reading.limited),
+        ceiling=ceiling, panel=place.panel, top=place.top, height=place.height,
+        value_x=place.value_x, detail_x=place.detail_x,
+    )
+
+
+def said_once(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Leave a reason out of a device's rows where it stands in a row above."""
+    said: set[str] = set()
+    found = []
+    for row in rows:
+        again = row.missing is not None and row.missing in said
+        if row.missing:
+            said.add(row.missing)
+        found.append(replace(row, missing="") if again else row)
+    return tuple(found)
