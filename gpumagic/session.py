@@ -87,7 +87,7 @@ class Session:
         self.settings = settings if settings is not None else GpuMagic()
         self.shell = shell
         self.clock = clock or Clock().now
-        self.recording = Recording(max_samples=self.settings.max_samples)
+        self.recording = Recording(max_bytes=int(self.settings.memory_mib * 2**20))
         self.profiles: deque[Profile] = deque(maxlen=_KEPT_PROFILES)
         self.watch: Any = None
         self.record: Any = None
@@ -248,7 +248,7 @@ class Session:
 
     def cell_began(self, number: int) -> None:
         """Note that a cell begins in this thread; an unfinished one before it ends here."""
-        self.cell_ended("ok")
+        self._end_cell("ok")
         if self.watch is not None:
             self.watch.cell_began()
         if self._leases and self._visible != _visible():
@@ -259,6 +259,11 @@ class Session:
 
     def cell_ended(self, status: SpanStatus) -> None:
         """Note that this thread's running cell has ended."""
+        self._end_cell(status)
+        if self.watch is not None:
+            self.watch.cell_ended(failed=status != "ok")
+
+    def _end_cell(self, status: SpanStatus) -> None:
         cell = self._cells.pop(get_ident(), None)
         if cell is not None:
             self.recording.end_span(cell.id, self.clock(), status)

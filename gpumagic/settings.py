@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from traitlets import CaselessStrEnum, CFloat, CInt, Dict, TraitError, Unicode, validate
+from traitlets import CaselessStrEnum, CFloat, Dict, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from .errors import SettingError
+from .front_ends import FRONT_ENDS
 from .options import check_interval, check_window, parse_gpus, parse_strips
 
 __all__ = ["GpuMagic"]
@@ -32,22 +33,33 @@ class GpuMagic(Configurable):
         help="Strips of the live view, by their short names; for the next %gpuwatch.",
     ).tag(config=True)
     renderer = CaselessStrEnum(
-        ["auto", "bqplot", "svg"], default_value="auto",
+        ["auto", "bqplot", "svg", "html"], default_value="auto",
         help="What draws the live view; auto takes bqplot while it can carry the load;"
         " for the next %gpuwatch.",
+    ).tag(config=True)
+    front_end = CaselessStrEnum(
+        ["auto", *FRONT_ENDS], default_value="auto",
+        help="What looks at the notebook, where it is told wrongly; headless keeps a still"
+        " picture in the file, colab replaces its output; for the next %gpuwatch.",
     ).tag(config=True)
     updates_per_s = CFloat(
         4.0, help="Updates of the live view per second; a running one follows."
     ).tag(config=True)
-    max_samples = CInt(
-        72_000,
-        help="Samples kept of each source and GPU before the oldest go; to be set before the"
-        " first use.",
+    memory_mib = CFloat(
+        48.0,
+        help="MiB of memory for what is recorded; beyond it old readings are merged, their"
+        " peaks kept. To be set before the first use.",
     ).tag(config=True)
 
     thresholds = Dict(
         help="From which figures on findings are reported, by name, such as"
         ' {"near_full_ratio": 0.95}; the others keep their defaults.'
+    ).tag(config=True)
+
+    alerts = Dict(
+        help="From which figures on alerts are shown below the live view, by name, such as"
+        ' {"idle_minutes": 10}; the others keep their defaults (docs/alerts.md); for the next'
+        " %gpuwatch."
     ).tag(config=True)
 
     @validate("interval_s")
@@ -76,6 +88,13 @@ class GpuMagic(Configurable):
         _as_trait(parse_thresholds, proposal["value"])
         return dict(proposal["value"])
 
+    @validate("alerts")
+    def _check_alerts(self, proposal: Any) -> dict[str, float]:
+        from .alerts.thresholds import parse_alerts
+
+        _as_trait(parse_alerts, proposal["value"])
+        return dict(proposal["value"])
+
     @validate("updates_per_s")
     def _check_updates(self, proposal: Any) -> float:
         value = float(proposal["value"])
@@ -83,11 +102,11 @@ class GpuMagic(Configurable):
             raise TraitError(f"updates_per_s is {value:g}; it goes from 0.1 to 20")
         return value
 
-    @validate("max_samples")
-    def _check_max_samples(self, proposal: Any) -> int:
-        value = int(proposal["value"])
-        if not 600 <= value <= 10_000_000:
-            raise TraitError(f"max_samples is {value}; it goes from 600 to 10,000,000")
+    @validate("memory_mib")
+    def _check_memory(self, proposal: Any) -> float:
+        value = float(proposal["value"])
+        if not 1 <= value <= 65_536:
+            raise TraitError(f"memory_mib is {value:g}; it goes from 1 to 65,536")
         return value
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import math
+import os
+import sys
 import time
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from .alerts import Alert, Alerts, parse_alerts
+from .front_ends import FrontEnd, front_end
 from .options import parse_strips
 from .session import Session
 from .views.actions import Status
@@ -20,7 +24,6 @@ from .watch_content import DEMO, Live, Record, Replay, WatchOptions, all_s
 __all__ = ["DEMO", "Record", "Watch", "WatchOptions"]
 
 _TEXT_PERIOD_S = 1.0
-_TWIN_SCALE = 2
 _SLOWEST_S = 5.0
 _FEWEST_TICKS = 24
 """A page may take some updates to draw a new view rightly, also of a replay that is over."""
@@ -36,6 +39,7 @@ class Watch:
     def __init__(self, session: Session, options: WatchOptions) -> None:
         self.options = options
         self._session = session
+        self._front = _front_end(session)
         settings = session.settings
         self._strips = options.strips or parse_strips(settings.metrics)
         self._renderer = options.renderer or settings.renderer
@@ -49,6 +53,8 @@ class Watch:
         self._refresher: Refresher | None = None
         self._frozen = False
         self._columns = ColumnCache()
+        self._alerts = Alerts(parse_alerts(settings.alerts), announces=not self._content.replays)
+        self._alert: Alert | None = None
         self._changed = True
         self._next_update = 0.0
 
@@ -70,8 +76,23 @@ class Watch:
         return build_scene(
             content.recording, start=end - window, end=end, gpus=content.gpus(),
             strips=self._strips, state=content.state, caption=self._caption(window),
-            notice=content.notice(), reasons=content.reasons, cache=self._columns,
+            reasons=content.reasons, cache=self._columns, **self._said(),
         )
+
+    def _said(self) -> dict[str, Any]:
+        """Return the one sentence below the strips and what it is about."""
+        notice, alert = self._content.notice(), self._alert
+        if notice is None and alert is not None:
+            return {"notice": alert.text, "about": alert.strips}
+        return {"notice": notice}
+
+    def _judge(self) -> None:
+        """Look for what goes wrong now, also while the picture is held still."""
+        content = self._content
+        alert = self._alerts.judge(content.recording, content.present(), content.gpus())
+        if alert != self._alert:
+            self._alert = alert
+            self._changed = True
 
     def frozen_scene(self) -> Scene:
         """Return the scene that stays: clock times, and the whole of a replay."""
@@ -85,7 +106,7 @@ class Watch:
             content.recording, start=start, end=end, gpus=content.gpus(),
             strips=self._strips, caption=caption,
             state="replay" if content.replays else "stopped",
-            notice=content.notice(), reasons=content.reasons,
+            reasons=content.reasons, final=True, **({} if content.replays else self._said()),
         )
 
     # -- what its controls ask for; see views.actions.Actions ---------------------------------
@@ -121,14 +142,31 @@ class Watch:
 
         Raises :class:`~gpumagic.errors.SettingError` for a renderer that is not installed.
         """
-        if self._in_notebook() and not self.options.text:
-            from .views import live
+        if not self._in_notebook() or self.options.text:
+            return
+        show = partial(self._display, update=True)
+        if self._front == "headless":
+            from .views.live_display import PictureView
 
-            if self.options.sidecar:
-                from .views.live_sidecar import SidePanel
+            self._view = PictureView(self.frozen_scene(), show)
+        elif self._renderer == "html" or (self._renderer == "auto" and self._front == "colab"):
+            from .views.live_display import DisplayView
 
-                self._panel = SidePanel()
-            self._view = live.make_view(self.scene(), self._renderer)
+            self._view = DisplayView(self.scene(), show)
+        else:
+            self._make_widget()
+
+    def _make_widget(self) -> None:
+        from .views import live
+
+        if self.options.sidecar:
+            from .views.live_sidecar import SidePanel
+
+            self._panel = SidePanel()
+        renderer = self._renderer
+        if renderer == "auto" and self._front == "vscode":
+            renderer = "svg"  # bqplot's front end has to be fetched there
+        self._view = live.make_view(self.scene(), renderer, live.extras_of(self))
 
     def show(self) -> None:
         """Display the view in the present output and keep it moving; see :meth:`prepare`."""
@@ -149,7 +187,7 @@ class Watch:
             self._display(shown)
             self._run(self._tick_text, _TEXT_PERIOD_S)
             return
-        shown = {**self._view.bundle(), **shown}
+        shown = {**shown, **self._view.bundle()}
         if self._panel is None:
             self._display(shown)
         else:
@@ -157,7 +195,7 @@ class Watch:
 
             self._display(self._panel.bundle(shown))
             print(SENTENCE)
-        self._run(self._tick, self._update_s)
+        self._run(self._tick_still if self._front == "headless" else self._tick, self._update_s)
 
     @property
     def over_at_once(self) -> bool:
@@ -185,17 +223,29 @@ class Watch:
         if self._refresher is not None and _needs_parent():
             self._refresher.follow()
 
+    def cell_ended(self, *, failed: bool) -> None:
+        """Bring the picture up to date in a notebook that nobody looks at while it runs."""
+        if self._front == "headless" and self._view is not None:
+            self._view.cell_ended(self.frozen_scene, failed=failed)
+
+    def _tick_still(self) -> None:
+        self._judge()
+        self._view.refresh(self.frozen_scene)
+
     def _tick(self) -> None:
         """Update the view if that is due, or something else was asked for."""
         refresher = self._refresher
         if refresher is not None:
             refresher.period_s = self._update_s  # a setting may change
+        self._judge()
         now = time.monotonic()
         if not self._changed and now < self._next_update:
             return
         self._changed = False
         scene = self.scene()
         self._view.update(scene)
+        # A view that shows fewer updates than it is given has not shown the last one.
+        self._changed = self._changed or getattr(self._view, "behind", False)
         self._next_update = now + self._pause_s(scene) - self._update_s / 2
 
     @property
@@ -205,10 +255,11 @@ class Watch:
     def _tick_text(self) -> None:
         from .views import text
 
+        self._judge()
         self._display({"text/plain": text.render(self.scene())}, update=True)
 
     def _in_notebook(self) -> bool:
-        return hasattr(self._session.shell, "kernel")
+        return self._front != "terminal"
 
     def _display(self, bundle: dict[str, Any], *, update: bool = False) -> None:
         from IPython.display import display
@@ -232,6 +283,7 @@ class Watch:
             if self._refresher is not None:
                 replaced = self._show_twin(_twin(self.frozen_scene()))
         finally:
+            self._alerts.end(self._content.present())
             self._content.close()
             if self._panel is not None:
                 self._panel.close()
@@ -261,22 +313,27 @@ class Watch:
         drawn = f"{refresher.ticks} updates" if refresher is not None else "text"
         if refresher is not None and refresher.error is not None:
             drawn += f", stopped: {type(refresher.error).__name__}: {refresher.error}"
+        error = getattr(self._view, "error", None)
+        if error is not None:
+            drawn += f", no picture: {type(error).__name__}: {error}"
         return f"watch: {self._content.caption}, {drawn}"
 
 
 def _twin(scene: Scene) -> dict[str, Any]:
-    from .views import png, text
+    from .views.live_display import picture
 
-    picture = png.render(scene, scale=_TWIN_SCALE)
-    # The picture has a margin around the scene; its header says how wide it is with it.
-    width = int.from_bytes(picture[16:20], "big") // _TWIN_SCALE
-    encoded = base64.b64encode(picture).decode("ascii")
-    return {"image/png": encoded, "width": width, "text/plain": text.render(scene)}
+    return picture(scene)
+
+
+def _front_end(session: Session) -> FrontEnd:
+    chosen = session.settings.front_end
+    if chosen != "auto":
+        found: FrontEnd = chosen
+        return found
+    return front_end(os.environ, sys.modules, session.shell)
 
 
 def _needs_parent() -> bool:
     """Tell whether this ipykernel fails to send from a context without a cell's (7.0 only)."""
-    import sys
-
     version = getattr(sys.modules.get("ipykernel"), "__version__", "")
     return bool(version.startswith("7.0."))

@@ -131,6 +131,10 @@ class Live:
         """Return the right end of the picture."""
         return self.session.clock() if self._held is None else self._held
 
+    def present(self) -> float:
+        """Return the time up to which things have happened, whatever is shown."""
+        return self.session.clock()
+
     def begun(self) -> float:
         """Return the time from which on there is anything to show."""
         bounds = self.recording.bounds
@@ -229,6 +233,10 @@ class Replay:
         if self._paused:
             return self._from
         return min(self._end, self._from + (self._clock() - self._since) * self._speed)
+
+    def present(self) -> float:
+        """Return the time up to which things have happened."""
+        return self.now()
 
     def begun(self) -> float:
         """Return the start of the recording."""

@@ -21,15 +21,25 @@ c = get_config()  # noqa: F821
 
 # What draws the live view; auto takes bqplot while it can carry the load; for the next
 # %gpuwatch.
-# One of: auto, bqplot, svg.
+# One of: auto, bqplot, svg, html.
 # c.GpuMagic.renderer = "auto"
+
+# What looks at the notebook, where it is told wrongly; headless keeps a still picture in the
+# file, colab replaces its output; for the next %gpuwatch.
+# One of: auto, terminal, page, headless, vscode, colab.
+# c.GpuMagic.front_end = "auto"
 
 # Updates of the live view per second; a running one follows.
 # c.GpuMagic.updates_per_s = 4.0
 
-# Samples kept of each source and GPU before the oldest go; to be set before the first use.
-# c.GpuMagic.max_samples = 72000
+# MiB of memory for what is recorded; beyond it old readings are merged, their peaks kept. To be
+# set before the first use.
+# c.GpuMagic.memory_mib = 48.0
 
 # From which figures on findings are reported, by name, such as {"near_full_ratio": 0.95}; the
 # others keep their defaults.
 # c.GpuMagic.thresholds = {}
+
+# From which figures on alerts are shown below the live view, by name, such as
+# {"idle_minutes": 10}; the others keep their defaults (docs/alerts.md); for the next %gpuwatch.
+# c.GpuMagic.alerts = {}

@@ -68,7 +68,8 @@ def _parser() -> MagicParser:
         "--text", action="store_true", default=None, help="text instead of a widget"
     )
     parser.add_argument(
-        "--renderer", choices=["auto", "bqplot", "svg"], help="what draws the widget (auto)"
+        "--renderer", choices=["auto", "bqplot", "svg", "html"],
+        help="what draws the view (auto); html is no widget but an output that is replaced",
     )
     return parser
 

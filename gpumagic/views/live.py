@@ -6,14 +6,16 @@ refresher's thread owns the view until it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..errors import SettingError
 from ..sample import HOST
+from .actions import Actions
 from .parts import Scene
 
-__all__ = ["Extra", "View", "make_view"]
+__all__ = ["Extra", "View", "extras_of", "make_view"]
 
 _MOST_GPUS_BY_BQPLOT = 2
 
@@ -50,6 +52,33 @@ class Extra(Protocol):
         """Follow another scene; called on the view's thread."""
 
 
+_ROOM_OF_WINDOWS, _ROOM_OF_A_SLIDER = 240.0, 130.0
+
+
+@contextmanager
+def _ipywidgets_needed() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise SettingError(
+            f"the live view needs ipywidgets, which cannot be imported ({_cause(error)}):"
+            " `pip install ipywidgets`, or `%gpuwatch --text`"
+        ) from error
+
+
+def extras_of(actions: Actions) -> Sequence[Extra]:
+    """Return what answers the pointer, and the controls of a watch.
+
+    Raises :class:`SettingError` if ipywidgets is not installed.
+    """
+    with _ipywidgets_needed():
+        from .live_controls import Controls
+        from .live_pointer import Pointer
+
+    slider = _ROOM_OF_A_SLIDER if actions.status().position is not None else 0.0
+    return Pointer(right=_ROOM_OF_WINDOWS + slider), Controls(actions)
+
+
 def _carried_by_bqplot(scene: Scene) -> bool:
     gpus = sum(block.device != HOST for block in scene.blocks)
     return scene.layout == "rows" and gpus <= _MOST_GPUS_BY_BQPLOT
@@ -60,20 +89,15 @@ def make_view(scene: Scene, renderer: str = "auto", extras: Sequence[Extra] = ()
 
     ``extras`` lie above the picture, in their order.
 
-    "auto" takes bqplot for up to two GPUs, if it can be imported, and SVG for more: a page that
-    draws many GPUs by bqplot needs most of a processor core (see docs/renderers.md).
+    "auto" takes bqplot for up to two GPUs, if it can be imported, and SVG for more: figures of
+    many GPUs are thousands of elements in the page (see docs/renderers.md).
 
     Raises :class:`SettingError` for an unknown renderer, and if what it needs is not installed.
     """
     if renderer not in ("auto", "bqplot", "svg"):
         raise SettingError(f"no renderer is called {renderer!r}; there are: auto, bqplot, svg")
-    try:
+    with _ipywidgets_needed():
         from .live_svg import SvgView
-    except Exception as error:
-        raise SettingError(
-            f"the live view needs ipywidgets, which cannot be imported ({_cause(error)}):"
-            " `pip install ipywidgets`, or `%gpuwatch --text`"
-        ) from error
     if renderer == "svg" or (renderer == "auto" and not _carried_by_bqplot(scene)):
         return SvgView(scene, extras)
     try:

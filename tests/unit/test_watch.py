@@ -66,7 +66,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> list[View]:
     """Make the magic believe in a notebook, and give the views that it makes."""
     made: list[View] = []
 
-    def make_view(scene: Any, renderer: str) -> View:
+    def make_view(scene: Any, renderer: str, extras: Any) -> View:
         if renderer == "bqplot":
             raise SettingError("bqplot cannot be imported")
         made.append(View(scene))
