@@ -1,66 +1,54 @@
-"""The live view drawn by bqplot: one figure for what moves, over one HTML widget of text.
+"""The live view with pages drawn by bqplot: a small figure each, with one ``FlexLine``.
 
 ``FlexLine`` is the only mark used: it sets attributes, where ``Lines`` piles up transitions in
 a hidden tab. It has these traits of its own:
 
 * It has no fill. An area is a column for each place in time: a segment from the baseline up,
-  as wide as the column, and a segment without width to the next.
+  as wide as the column, and a segment without width to the next. Equal columns are one.
 * Empty arrays at the start break it, NaN is drawn along the top edge, and segments stay when an
-  array shrinks. So arrays are finite, never empty, and keep their length; if that has to change,
-  the figure is made anew.
-* Every mark is a message of its own, so that all series of one colour share a mark.
-* It does not draw new widths by themselves; and when the figure gets its size, a transition may
+  array shrinks. So arrays are finite, never empty, and those of a page never get shorter.
+* Every mark is a message of its own; a colour for each segment makes one mark enough.
+* It does not draw new widths by themselves; and when a figure has got its size, a transition may
   end after newer data have been drawn, with the older ones in place. So the last point, which
-  is never seen, moves with new widths, and at each of the first updates.
+  is never seen, moves whenever a page is drawn, and a page is drawn twice.
+
+The tail and all else that moves is inline SVG: a figure that changed with each update costs a
+browser several times as much.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .live_widgets import WidgetView, exact, html, picture, quiet
-from .parts import Panel, Row, Scene
+from .live_rules import LINE
+from .live_widgets import WidgetView, exact, quiet
+from .pages import COLUMNS, Due, Layout, Series
 from .shapes import MIDDLE_OVER_OUTER, OPACITY
-from .strips import STRIPS
+from .stretches import runs
 from .svg import COLOURS
 
 with quiet():
     import bqplot
+    import ipywidgets
 
 __all__ = ["BqplotView", "Lines", "lines_of"]
 
 _Array: TypeAlias = npt.NDArray[Any]
-_Piece: TypeAlias = tuple[_Array, _Array, _Array]
-_Straight: TypeAlias = tuple[float, float, float, float]
-
-# Widths in pixels say in the style sheet what a segment is; no column is as wide.
-_LINE, _MARK, _DOT, _LIMIT = 1.375, 1.0625, 4.25, 3.0
-_INK, _LABEL = COLOURS["light"]["ink"], COLOURS["light"]["label"]
-_STYLE = f"""<style>
-.gpumagic-live .bqplot {{ pointer-events: none; background: transparent; }}
-.gpumagic-live .line-elem {{ shape-rendering: crispEdges; }}
-.gpumagic-live .line-elem[stroke-width="{_LINE}"] {{ shape-rendering: auto; }}
-.gpumagic-live .line-elem[stroke-width="{_DOT}"] {{
-  shape-rendering: auto; stroke: var(--jp-ui-font-color1, {_INK}); stroke-linecap: round; }}
-.gpumagic-live .line-elem[stroke-width="{_MARK}"] {{
-  shape-rendering: auto; stroke: var(--jp-ui-font-color2, {_LABEL}); stroke-dasharray: 1 2; }}
-.gpumagic-live .widget-html [stroke-dasharray] {{ display: none; }}
-</style>"""
+_Point: TypeAlias = tuple[float, float, float, int]
 
 _STEPS = 16
 """Heights travel as whole sixteenths of a pixel: half the bytes of a float32."""
 
-_FEWEST_SLOTS = 4
-_UNSETTLED = 20
-"""How many updates it may take until the page has laid out a new figure."""
-
-_ORDER = ("outer", "middle over outer", "middle", "inner", "line", "mark", "limit", "dot")
+_UNSETTLED = (4, 16)
+"""The updates at which all new figures are drawn again, as the page may not have laid them out
+before.
+"""
 
 
 def _rgba(hexadecimal: str, opacity: float) -> str:
@@ -68,220 +56,152 @@ def _rgba(hexadecimal: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:.3g})"
 
 
-def _colours() -> dict[str, str]:
-    light = COLOURS["light"]
-    use = light["use"]
-    return {
-        "outer": _rgba(use, OPACITY["outer"]), "middle": _rgba(use, OPACITY["middle"]),
-        "middle over outer": _rgba(use, MIDDLE_OVER_OUTER), "inner": use,
-        "line": light["line"], "limit": light["limit"],
-        # In the style sheet too, with the page's variables, which old ipywidgets refuse here.
-        "mark": _LABEL, "dot": _INK,
-    }
+_USE, _GREY = COLOURS["light"]["use"], COLOURS["light"]["line"]
+_COLOURS = {
+    "inner": _USE, "outer": _rgba(_USE, OPACITY["outer"]),
+    "middle": _rgba(_USE, OPACITY["middle"]), "over": _rgba(_USE, MIDDLE_OVER_OUTER),
+    "line": _GREY, "other": _GREY,
+}
+_NUMBERS = {name: number for number, name in enumerate(_COLOURS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The arrays of one mark: points, and a width in pixels for each segment that follows."""
+    """The arrays of a page: points, and a width in pixels and a colour for what follows each."""
 
     x: _Array
     y: _Array
     width: _Array
+    color: _Array
 
 
-def _area(row: Row, heights: _Array) -> _Piece:
-    """Return filled columns; nothing rises where nothing is known."""
-    pitch = (row.panel.x1 - row.panel.x0) / len(heights)
-    x = np.repeat(row.panel.x0 + (np.arange(len(heights)) + 0.5) * pitch, 2)
-    y = np.full(2 * len(heights), row.top + row.height)
-    y[1::2] -= np.nan_to_num(heights) * row.height
-    width = np.zeros(2 * len(heights))
-    width[::2] = np.where(np.isnan(heights), 0.0, pitch)
-    return x, y, width
+def _rising(series: Series, layout: Layout, height: float) -> float:
+    """Return a place in sixteenths of a pixel above the lower edge of the figure."""
+    return round(_STEPS * (layout.height - series.top - series.height * (1 - height)))
 
 
-def _line(row: Row, heights: _Array) -> _Piece:
-    """Return a line from edge to edge of each stretch of columns that has heights.
+def _area(series: Series, layout: Layout, due: Due) -> Iterator[_Point]:
+    """Yield filled columns; nothing rises where nothing is known."""
+    number = _NUMBERS["over" if series.style == "middle" and series.over else series.style]
+    begin = max(due.low, 0)
+    heights = series.heights[begin : due.high]
+    floor = series.floor or (0.0,) * len(series.heights)
+    columns = [
+        None if top is None else (
+            _rising(series, layout, base or 0.0), _rising(series, layout, top)
+        )
+        for top, base in zip(heights, floor[begin : due.high], strict=True)
+    ]
+    x = layout.lefts[series.panel] + (begin - due.low) * layout.pitch
+    for column, group in groupby(columns):
+        width = layout.pitch * len(list(group))
+        if column is not None and column[0] != column[1]:
+            yield x + width / 2, column[0], width, number
+            yield x + width / 2, column[1], 0.0, number
+        x += width
 
-    The point of the first column of a gap, which is not seen, ends the stretch before it.
+
+def _line(series: Series, layout: Layout, due: Due) -> Iterator[_Point]:
+    """Yield a line through the middles of columns, cut off where the page ends.
+
     Points are on whole pixels: elsewhere the joints of a flat line are paler than the rest.
     """
-    count = len(heights)
-    pitch = (row.panel.x1 - row.panel.x0) / count
-    unknown = np.isnan(heights)
-    x = np.floor(row.panel.x0 + (np.arange(count + 2) - 0.5) * pitch)
-    y = row.top + row.height * (1 - np.nan_to_num(heights[[0, *range(count), -1]]))
-    x[0], x[-1] = row.panel.x0, row.panel.x1
-    ends = np.flatnonzero(unknown[1:] & ~unknown[:-1]) + 1
-    x[ends + 1] = row.panel.x0 + ends * pitch
-    y[ends + 1] = y[ends]
-    width = np.zeros(count + 2)
-    width[1:-1] = np.where(unknown, 0.0, _LINE)
-    width[0] = width[1]
-    return x, y, width
+    pitch, left = layout.pitch, layout.lefts[series.panel]
+    right = left + (due.high - due.low) * pitch
+    begin = max(due.low - 1, 0)
+    heights = series.heights[begin : due.high + 1]
+    number = _NUMBERS["line"]
+    for a, b in runs(heights):
+        x0 = left + (begin + a - due.low) * pitch
+        ys = [_rising(series, layout, h) for h in heights[a:b]]  # type: ignore[arg-type]
+        middles = [(x0 + (i + 0.5) * pitch, y) for i, y in enumerate(ys)]
+        points = [(x0, ys[0]), *middles, (x0 + len(ys) * pitch, ys[-1])]
+        inside = [(float(int(x)), y) for x, y in points if left < x < right]
+        whole = [_at(points, left), *inside, _at(points, right)]
+        kept = [point for point in whole if point is not None]
+        if len(kept) > 1:
+            for x, y in kept[:-1]:
+                yield x, y, LINE, number
+            yield *kept[-1], 0.0, number
 
 
-def _dot(row: Row, heights: _Array) -> _Piece:
-    """Return the dot on the present value: a short segment with round ends."""
-    known = bool(row.value) and not np.isnan(heights[-1])
-    y = row.top + row.height * (1 - (float(heights[-1]) if known else 0.0))
-    x = row.panel.x1 - 1
-    return np.array([x, x + 0.01]), np.array([y, y]), np.array([_DOT if known else 0.0, 0.0])
+def _at(points: Sequence[tuple[float, float]], x: float) -> tuple[float, float] | None:
+    """Return where a line crosses ``x``, if it does."""
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1:
+            return x, y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return None
 
 
-def _segments(pieces: Iterable[_Straight], slots: int, width: float) -> _Piece:
-    """Return straight pieces (x1, y1, x2, y2), with empty ones up to a constant count."""
-    found = list(pieces)
-    table = np.zeros((slots, 4))
-    if found:
-        table[: len(found)] = found
-    widths = np.zeros(2 * slots)
-    widths[: 2 * len(found) : 2] = width
-    return table[:, [0, 2]].ravel(), table[:, [1, 3]].ravel(), widths
-
-
-def _slots(count: int, least: int) -> int:
-    """Return how many slots hold ``count`` pieces: at least as many as there have been."""
-    while least < count:
-        least *= 2
-    return least
-
-
-def _bottom(scene: Scene, panel: Panel) -> float:
-    ends = [row.top + row.height for row in scene.rows if row.panel == panel]
-    return max(ends, default=scene.plot_bottom)
-
-
-def _held(scene: Scene) -> list[_Straight]:
-    found: list[_Straight] = []
-    for row in scene.rows:
-        for part in row.limited:
-            left = row.panel.x(part.x0)
-            found.append((left, row.top, max(row.panel.x(part.x1), left + 1.5), row.top))
-    return found
-
-
-def _marked(scene: Scene) -> list[_Straight]:
-    return [
-        (panel.x(mark.x), scene.band_top - 1, panel.x(mark.x), _bottom(scene, panel))
-        for panel in scene.panels for mark in scene.marks
-    ]
-
-
-def _parts(row: Row, columns: int) -> Iterator[tuple[str, _Array]]:
-    """Yield the mark and the heights of each part that the row can have.
-
-    A part without data has its place too, so that the figure need not be made anew when the
-    first of them comes.
-    """
-    drawn = {trace.style: trace.heights for trace in row.traces}
-    styles = [layer.style for layer in STRIPS[row.name].layers]
-    for style in styles:
-        heights = np.array(drawn.get(style) or [None] * columns, dtype=np.float64)
-        over = style == "middle" and "outer" in styles
-        yield "middle over outer" if over else style, heights
-
-
-def lines_of(scene: Scene, slots: dict[str, int]) -> dict[str, Lines]:
-    """Return the marks of a scene in the order in which they are painted.
-
-    ``slots`` holds how many pieces the marks with a varying number of them have room for; it
-    is raised to what the scene needs.
-    """
-    parts: dict[str, list[_Piece]] = defaultdict(list)
-    for row in scene.rows:
-        for name, heights in _parts(row, scene.columns):
-            if name == "line":
-                parts[name].append(_line(row, heights))
-                parts["dot"].append(_dot(row, heights))
-            else:
-                parts[name].append(_area(row, heights))
-    for name, pieces, width in (
-        ("mark", _marked(scene), _MARK), ("limit", _held(scene), _LIMIT),
-    ):
-        slots[name] = _slots(len(pieces), slots.get(name, _FEWEST_SLOTS))
-        parts[name].append(_segments(pieces, slots[name], width))
-    unseen = np.zeros(1), np.array([scene.height]), np.zeros(1)
-    found = {}
-    for name in _ORDER:
-        if name in parts:
-            parts[name].append(unseen)
-            all_x, all_y, all_width = zip(*parts[name], strict=True)
-            rising = np.rint(_STEPS * (scene.height - np.concatenate(all_y)))
-            found[name] = Lines(
-                np.concatenate(all_x).astype(np.float32),
-                np.clip(rising, 0, 0xFFFF).astype(np.uint16),
-                np.concatenate(all_width).astype(np.float32),
-            )
-    return found
+def lines_of(series: Sequence[Series], layout: Layout, due: Due, length: int) -> Lines:
+    """Return the columns that are due as the arrays of a page, of ``length`` points or more."""
+    points: list[_Point] = []
+    for one in series:
+        points += (_line if one.style == "line" else _area)(one, layout, due)
+    points += [(0.0, 0.0, 0.0, 0)] * max(1, length - len(points))
+    x, y, width, colour = zip(*points, strict=True)
+    return Lines(
+        np.array(x, np.float32), np.clip(np.rint(y), 0, 0xFFFF).astype(np.uint16),
+        np.array(width, np.float32), np.array(colour, np.uint8),
+    )
 
 
 class BqplotView(WidgetView):
-    """Draw what moves in one figure, over all else as one HTML widget."""
+    """Draw each page in a figure, the tail in steps as the pages are."""
 
-    def __init__(self, scene: Scene, extras: Sequence[Any] = ()) -> None:
-        self._slots: dict[str, int] = {}
-        self._sent: dict[str, Lines] = {}
-        self._marks: dict[str, Any] = {}
-        self._size = (0.0, 0.0)
-        self._unsettled = 0
-        self._text: Any = None
-        self._figure: Any = None
-        self._sheet: Any = None
-        super().__init__(scene, extras)
+    steps = True
 
-    def _show(self, scene: Scene) -> None:
-        lines = lines_of(scene, self._slots)
-        text = picture(scene, traces=False)
-        if self._size != (scene.width, scene.height) or not self._fits(lines):
-            with quiet():
-                self._make(scene, lines, text)
-            return
-        self._text.value = text
-        self._unsettled = max(0, self._unsettled - 1)
-        for name, new in lines.items():
-            mark, old = self._marks[name], self._sent[name]
-            redraw = self._unsettled > 0 or not np.array_equal(old.width, new.width)
-            new.y[-1] = 1 - old.y[-1] if redraw else old.y[-1]
-            with mark.hold_sync():
-                for trait in ("x", "y", "width"):
-                    array = getattr(new, trait)
-                    if not np.array_equal(getattr(old, trait), array):
-                        setattr(mark, trait, array)
-        self._sent = lines
-
-    def _fits(self, lines: dict[str, Lines]) -> bool:
-        sent = {name: len(part.x) for name, part in self._sent.items()}
-        return sent == {name: len(part.x) for name, part in lines.items()}
-
-    def _make(self, scene: Scene, lines: dict[str, Lines], text: str) -> None:
-        """Make the children anew: the first time, and when a row comes, goes or moves."""
-        if self._sheet is None:
-            self._sheet = html(_STYLE, {"display": "none"})
-        size = exact(scene.width, scene.height)
+    def _make_pages(self, layout: Layout) -> list[Any]:
+        self._unsure: list[Any] = []
+        self._updates = 0
+        span = layout.lefts[-1] + COLUMNS * layout.pitch
+        beyond = COLUMNS * layout.pitch - span
+        place = exact(span, layout.height) | {"flex": "none", "margin": f"0 {beyond:g}px 0 0"}
         fixed = {"allow_padding": False}
         scales = {
-            "x": bqplot.LinearScale(min=0.0, max=scene.width, **fixed),
-            "y": bqplot.LinearScale(min=0.0, max=_STEPS * scene.height, **fixed),
+            "x": bqplot.LinearScale(min=0.0, max=span, **fixed),
+            "y": bqplot.LinearScale(min=0.0, max=_STEPS * layout.height, **fixed),
             # FlexLine maps widths to 0.5 and up to stroke_width: so a width means pixels.
             "width": bqplot.LinearScale(min=0.5, max=1.5, **fixed),
+            "color": bqplot.ColorScale(
+                colors=list(_COLOURS.values()), min=0.0, max=len(_COLOURS) - 1.0
+            ),
         }
-        colours = _colours()
-        self._marks = {
-            name: bqplot.FlexLine(
-                x=part.x, y=part.y, width=part.width, colors=[colours[name]], stroke_width=1.5,
-                scales=scales,
+        empty = lines_of((), layout, Due(0, 0, 0), 2)
+        size = ipywidgets.Layout(**place)
+        return [
+            bqplot.Figure(
+                marks=[bqplot.FlexLine(
+                    x=empty.x, y=empty.y, width=empty.width, color=empty.color, colors=[_USE],
+                    stroke_width=1.5, scales=scales,
+                )],
+                scale_x=scales["x"], scale_y=scales["y"], padding_x=0.0, padding_y=0.0,
+                fig_margin={"top": 0, "bottom": 0, "left": 0, "right": 0},
+                background_style={"fill": "transparent"}, display_toolbar=False,
+                animation_duration=0, layout=size,
             )
-            for name, part in lines.items()
-        }
-        self._figure = bqplot.Figure(
-            marks=list(self._marks.values()), scale_x=scales["x"], scale_y=scales["y"],
-            fig_margin={"top": 0, "bottom": 0, "left": 0, "right": 0}, padding_x=0.0,
-            padding_y=0.0, background_style={"fill": "transparent"}, display_toolbar=False,
-            animation_duration=0, layout=size,
-        )
-        self._text = html(text, size)
-        self._sent = lines
-        self._unsettled = _UNSETTLED
-        self._size = scene.width, scene.height
-        self._put(self._sheet, self._text, self._figure)
+            for _ in range(layout.pages)
+        ]
+
+    def _draw_page(
+        self, page: Any, layout: Layout, series: Sequence[Series], due: Due
+    ) -> None:
+        (mark,) = page.marks
+        new = lines_of(series, layout, due, len(mark.x))
+        new.y[-1] = 1 - mark.y[-1]
+        with mark.hold_sync():
+            for name in ("x", "y", "width", "color"):
+                array = getattr(new, name)
+                if not np.array_equal(getattr(mark, name), array):
+                    setattr(mark, name, array)
+        self._unsure.append(mark)
+
+    def _settle(self) -> None:
+        self._updates += 1
+        if self._updates in _UNSETTLED:
+            self._unsure = [page.marks[0] for page in self._pages.children]
+        for mark in self._unsure:
+            again = mark.y.copy()
+            again[-1] = 1 - again[-1]
+            mark.y = again
+        self._unsure = []

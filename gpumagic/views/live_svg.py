@@ -1,26 +1,31 @@
-"""The live view as one HTML widget with inline SVG."""
+"""The live view as inline SVG in HTML widgets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from .live_widgets import WidgetView, exact, html, picture
-from .parts import Scene
+from .live_widgets import WidgetView, exact, quiet
+from .pages import COLUMNS, Due, Layout, Series
+from .stretches import draw
+
+with quiet():
+    import ipywidgets
 
 __all__ = ["SvgView"]
 
 
 class SvgView(WidgetView):
-    """Draw a scene as inline SVG, sent as a whole whenever it changes."""
+    """Draw each page as inline SVG."""
 
-    _html: Any = None
-    _size: tuple[float, float] = (0.0, 0.0)
+    def _make_pages(self, layout: Layout) -> list[Any]:
+        size = exact(COLUMNS * layout.pitch, layout.height)
+        first = ipywidgets.HTML(layout=size | {"overflow": "visible", "flex": "none"})
+        # Models that pages share are models fewer.
+        shared = {"layout": first.layout, "style": first.style}
+        return [first, *(ipywidgets.HTML(**shared) for _ in range(layout.pages - 1))]
 
-    def _show(self, scene: Scene) -> None:
-        value = picture(scene, traces=True)
-        if self._size != (scene.width, scene.height):
-            self._size = scene.width, scene.height
-            self._html = html(value, exact(*self._size))
-            self._put(self._html)
-        else:
-            self._html.value = value
+    def _draw_page(
+        self, page: Any, layout: Layout, series: Sequence[Series], due: Due
+    ) -> None:
+        page.value = draw(series, layout, due.low, due.high, 0.0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from html import escape
-from itertools import groupby, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
@@ -13,7 +14,7 @@ from .parts import Scene
 from .sentences import sentences
 from .shapes import Area, Box, Dot, Paint, Point, Run, Shape, Stroke, Text
 
-__all__ = ["COLOURS", "Theme", "render"]
+__all__ = ["COLOURS", "Theme", "body", "render", "size_and_font"]
 
 Theme = Literal["auto", "light", "dark"]
 
@@ -36,6 +37,10 @@ _FONT = "system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 _MONO = "ui-monospace,Menlo,Consolas,monospace"
 
 
+_ANCHORS = {"start": "", "middle": ' text-anchor="middle"', "end": ' text-anchor="end"'}
+
+
+@lru_cache
 def _colour(paint: Paint, theme: Theme) -> str:
     if theme != "auto":
         return COLOURS[theme][paint]
@@ -43,8 +48,11 @@ def _colour(paint: Paint, theme: Theme) -> str:
     return f"var({variable},{_LIGHT[paint]})" if variable else _LIGHT[paint]
 
 
+@lru_cache(maxsize=4096)
 def _n(value: float) -> str:
     """Write a number as short as SVG takes it."""
+    if value == int(value):
+        return str(int(value))
     text = f"{value:.1f}".removesuffix(".0")
     if text == "-0":
         return "0"
@@ -105,11 +113,12 @@ def _box(box: Box) -> str:
     )
 
 
-def _style(run: Run, theme: Theme) -> str:
-    style = f'font-size="{_n(run.size)}" fill="{_colour(run.ink, theme)}"'
-    if run.bold:
+@lru_cache(maxsize=256)
+def _style(size: float, ink: Paint, bold: bool, mono: bool, theme: Theme) -> str:
+    style = f'font-size="{_n(size)}" fill="{_colour(ink, theme)}"'
+    if bold:
         style += ' font-weight="600"'
-    if run.mono:
+    if mono:
         style += f' font-family="{_MONO}"'
     return style
 
@@ -117,13 +126,14 @@ def _style(run: Run, theme: Theme) -> str:
 def _text(text: Text, theme: Theme) -> str:
     first = text.runs[0]
     inner = escape(first.text) if not first.mono else _span(first, theme)
-    inner += "".join(_span(run, theme) for run in text.runs[1:])
-    anchor = "" if text.anchor == "start" else f' text-anchor="{text.anchor}"'
+    for run in text.runs[1:]:
+        inner += _span(run, theme)
+    anchor = _ANCHORS[text.anchor]
     return f'<text x="{_n(text.x)}" y="{_n(text.y)}"{anchor}>{inner}</text>'
 
 
 def _span(run: Run, theme: Theme) -> str:
-    style = _style(run, theme)
+    style = _style(run.size, run.ink, run.bold, run.mono, theme)
     if run.gap:
         style += f' dx="{_n(run.gap)}"'
     if not run.bold:
@@ -137,7 +147,7 @@ def _group(shape: Shape, theme: Theme) -> str:
     match shape:
         case Text():
             first = shape.runs[0]
-            return _style(Run("", first.size, first.ink, first.bold), theme)
+            return _style(first.size, first.ink, first.bold, False, theme)
         case Stroke():
             return f'fill="none" stroke="{_colour(shape.paint, theme)}"'
         case _:
@@ -158,6 +168,38 @@ def _element(shape: Shape, theme: Theme) -> str:
             return _box(shape)
 
 
+def body(drawn: Iterable[Shape], theme: Theme = "auto") -> str:
+    """Write shapes as groups that share their attributes.
+
+    Texts lie on nothing and under nothing: they come last, sorted by style.
+    """
+    parts: list[str] = []
+    texts: dict[str, list[str]] = {}
+    before = ""
+    for shape in drawn:
+        style = _group(shape, theme)
+        if isinstance(shape, Text):
+            texts.setdefault(style, []).append(_text(shape, theme))
+            continue
+        if style != before:
+            parts.append(f"{'</g>' if before else ''}<g {style}>")
+            before = style
+        parts.append(_element(shape, theme))
+    if before:
+        parts.append("</g>")
+    for style in sorted(texts):
+        parts += (f"<g {style}>", *texts[style], "</g>")
+    return "".join(parts)
+
+
+def size_and_font(width: float, height: float, style: str) -> str:
+    """Write the attributes of an ``<svg>`` of that size that its texts inherit, and its style."""
+    return (
+        f'width="{_n(width)}" height="{_n(height)}" font-family="var(--jp-ui-font-family,{_FONT})"'
+        f' style="{style};font-variant-numeric:tabular-nums"'
+    )
+
+
 def render(scene: Scene, theme: Theme = "auto", *, traces: bool = True) -> str:
     """Write a scene as one ``<svg>`` element, without scripts or styles that leak.
 
@@ -166,14 +208,6 @@ def render(scene: Scene, theme: Theme = "auto", *, traces: bool = True) -> str:
     own. ``traces=False`` leaves out what lies inside the plots.
     """
     drawn = shapes(scene) if traces else [*fixed_shapes(scene), *moving_shapes(scene)]
-    # Texts lie on nothing and under nothing: sorted by style, they share their attributes.
-    texts = sorted(
-        (s for s in drawn if isinstance(s, Text)), key=lambda s: _group(s, theme)
-    )
-    others: list[Shape] = [s for s in drawn if not isinstance(s, Text)]
-    body = []
-    for style, group in groupby([*others, *texts], key=lambda s: _group(s, theme)):
-        body.append(f"<g {style}>" + "".join(_element(s, theme) for s in group) + "</g>")
     width, height = _n(scene.width), _n(scene.height)
     title, *rest = sentences(scene)
     page = "" if theme == "auto" else (
@@ -189,5 +223,5 @@ def render(scene: Scene, theme: Theme = "auto", *, traces: bool = True) -> str:
         f' viewBox="{box}" font-family="var(--jp-ui-font-family,{_FONT})"'
         f' style="font-variant-numeric:tabular-nums">'
         f"<title>{escape(title)}</title><desc>{escape(' '.join(rest))}</desc>"
-        f"{page}{''.join(body)}</svg>"
+        f"{page}{body(drawn, theme)}</svg>"
     )

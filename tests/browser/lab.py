@@ -253,7 +253,8 @@ _TEXTS = """
     while (walker.nextNode()) {
       const parent = walker.currentNode.parentElement;
       const text = walker.currentNode.textContent.trim();
-      if (text && !['STYLE', 'SCRIPT', 'TITLE', 'DESC'].includes(parent.tagName)) found.push(text);
+      const tag = parent.tagName.toUpperCase();  // SVG's are in small letters
+      if (text && !['STYLE', 'SCRIPT', 'TITLE', 'DESC'].includes(tag)) found.push(text);
     }
   }
   return found;
@@ -269,7 +270,8 @@ _INKS = """
     while (walker.nextNode()) {
       const parent = walker.currentNode.parentElement;
       const text = walker.currentNode.textContent.trim();
-      if (!text || ['STYLE', 'SCRIPT', 'TITLE', 'DESC'].includes(parent.tagName)) continue;
+      const tag = parent.tagName.toUpperCase();
+      if (!text || ['STYLE', 'SCRIPT', 'TITLE', 'DESC'].includes(tag)) continue;
       if (parent.getClientRects().length === 0) continue;
       const style = getComputedStyle(parent);
       const drawn = parent instanceof SVGElement;

@@ -126,6 +126,67 @@ def test_lost_gpu_comes_back(
     assert not shows(notebook, 1, "n/a")
 
 
+_TILES = """
+seconds => new Promise(done => {
+  const root = document.querySelector('.gpumagic-live');
+  const box = root.querySelector('.gpumagic-pages');
+  const moving = root.querySelector('.gpumagic-moving');
+  const wrong = [], turns = new Set(), end = performance.now() + seconds * 1000;
+  const near = (a, b) => Math.abs(a - b) < 0.1;
+  const look = () => {
+    const pages = [...box.children].map(page => page.getBoundingClientRect().left);
+    turns.add(pages.indexOf(Math.min(...pages)));
+    pages.sort((a, b) => a - b);
+    const width = pages[1] - pages[0], plot = box.getBoundingClientRect();
+    const tail = moving.querySelector('[style*="overflow:hidden"]').getBoundingClientRect();
+    if (pages.some((left, i) => i && !near(left - pages[i - 1], width))) wrong.push('pages');
+    if (pages[0] + width > plot.left) wrong.push('the spare page is seen');
+    if (!near(pages[pages.length - 1] + width, tail.left)) wrong.push('the tail');
+    if (performance.now() < end) requestAnimationFrame(look); else done([turns.size, wrong]);
+  };
+  look();
+})
+"""
+
+
+@pytest.mark.parametrize("renderer", ["bqplot", "svg"])
+@pytest.mark.parametrize("frontend", ["lab"], indirect=True)
+def test_pages_meet_in_every_frame(
+    open_notebook: OpenNotebook, screenshots: Path, renderer: str
+) -> None:
+    """While pages are turned, they and the tail lie side by side in every frame drawn."""
+    notebook = open_notebook(f"%gpuwatch -w 30 --renderer {renderer}")
+    notebook.run(0)
+    notebook.run(1)
+    notebook.wait_live(1)
+    turns, wrong = notebook.page.evaluate(_TILES, 10.0)
+    notebook.screenshot(screenshots, f"pages-{renderer}")
+    assert wrong == []
+    assert turns >= 3
+
+
+@pytest.mark.parametrize("renderer", ["bqplot", "svg"])
+@pytest.mark.parametrize("frontend", ["lab"], indirect=True)
+def test_a_narrow_page(open_notebook: OpenNotebook, screenshots: Path, renderer: str) -> None:
+    """On a narrow page the view becomes smaller, also while it is shown, and its pages meet."""
+    notebook = open_notebook(f"%gpuwatch -w 30 --renderer {renderer}")
+    notebook.run(0)
+    notebook.run(1)
+    notebook.wait_live(1)
+    moving = notebook.page.locator(".gpumagic-moving")
+    whole = moving.bounding_box()["width"]  # type: ignore[index]
+    notebook.page.set_viewport_size({"width": 1060, "height": 900})
+    notebook.until(
+        lambda: moving.bounding_box()["width"] < 0.95 * whole,  # type: ignore[index]
+        "the view is smaller",
+    )
+    _, wrong = notebook.page.evaluate(_TILES, 3.0)
+    notebook.screenshot(screenshots, f"narrow-{renderer}")
+    assert wrong == []
+    root = notebook.page.locator(".gpumagic-live")
+    assert root.evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 def test_both_themes(open_notebook: OpenNotebook, screenshots: Path) -> None:
     """Labels are dark in the light theme and light in the dark one, on no background."""
     notebook = open_notebook("%gpuwatch", "import time; time.sleep(2)")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import builtins
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from gpumagic.views import live, png
 from gpumagic.views.live_bqplot import _UNSETTLED, BqplotView, lines_of
 from gpumagic.views.live_svg import SvgView
 from gpumagic.views.live_widgets import WidgetView
-from gpumagic.views.parts import MarkLine, Scene, Stretch
+from gpumagic.views.pages import COLUMNS, Due, Layout, Series, series_of
+from gpumagic.views.parts import Scene
 from gpumagic.views.scene import build_scene
 from scene_examples import NOW, START, empty, gpu, host, training, with_gap
 
@@ -80,8 +83,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def settle(view: Any, scene: Scene) -> None:
-    for _ in range(_UNSETTLED + 1):
+    for _ in range(max(_UNSETTLED) + 1):
         view.update(scene)
+
+
+def layer(view: Any, name: str) -> Any:
+    """Return the layer with that class."""
+    (found,) = (w for w in view.root.children if f"gpumagic-{name}" in w._dom_classes)
+    return found
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -173,9 +182,9 @@ def test_structure_changes_in_place(make: Any, renderer: str) -> None:
     root, count = view.root, len(models())
     for scene in (two, one, scene_of(training(8)), scene_of(empty()), two, one):
         view.update(scene)
-        assert len(models()) <= count
         assert view.root is root
-        assert f"{scene.height:g}px" == root.children[-1].layout.height
+        assert f"{scene.height:g}px" == layer(view, "moving").layout.height
+        assert f"{scene.height:g}px" == layer(view, "pages").layout.height
     assert len(models()) == count
 
 
@@ -206,6 +215,45 @@ def test_replace_leaves_one_picture(make: Any, renderer: str) -> None:
     assert len(models()) == 5
 
 
+class Remark:
+    """An extra of one widget."""
+
+    def __init__(self) -> None:
+        self.seen: list[Scene] = []
+        self.widget: Any = None
+
+    def widgets(self) -> list[Any]:
+        if self.widget is None:
+            self.widget = registry_html("remark")
+        return [self.widget]
+
+    def update(self, scene: Scene) -> None:
+        self.seen.append(scene)
+
+
+def registry_html(value: str) -> Any:
+    import ipywidgets
+
+    return ipywidgets.HTML(value)
+
+
+@pytest.mark.parametrize("renderer", ["bqplot", "svg"])
+def test_extras_lie_above(renderer: str) -> None:
+    """An extra's widget is the last of the root's, also after a change of layout, follows each
+    scene and is closed with the view."""
+    extra = Remark()
+    view = live.make_view(scene_of(training(1)), renderer, [extra])
+    layers = [w for w in view.root.children if w is not extra.widget]
+    assert view.root.children[-1] is extra.widget
+    scene = scene_of(training(2))
+    view.update(scene)
+    assert view.root.children[-1] is extra.widget
+    assert not set(layers) & set(view.root.children)
+    assert extra.seen == [scene]
+    view.close()
+    assert models() == []
+
+
 def test_lost(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view is lost once a page has opened a control channel that was not there before."""
     view = make(scene_of(training()))
@@ -218,125 +266,43 @@ def test_lost(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is sent ---------------------------------------------------------------------------------
 
 
-def arrays(view: Any) -> dict[str, np.ndarray[Any, Any]]:
-    figure = view.root.children[-1]
-    return {
-        f"{index}.{name}": getattr(mark, name)
-        for index, mark in enumerate(figure.marks) for name in ("x", "y", "width")
-    }
+@pytest.mark.parametrize("renderer", ["bqplot", "svg"])
+def test_the_layers(make: Any, renderer: str) -> None:
+    """The layers lie above each other, each with its class: fixed, pages, moving, words."""
+    scene = scene_of(training(), caption="last 60 s")
+    view = make(scene, renderer)
+    classes = [set(w._dom_classes) for w in view.root.children]
+    assert classes == [
+        {"gpumagic-fixed"}, {"gpumagic-pages"}, {"gpumagic-moving"}, {"gpumagic-words"}
+    ]
+    assert "gpumagic-live" in view.root._dom_classes
+    fixed, moving = layer(view, "fixed").value, layer(view, "moving").value
+    assert "last 60 s" in fixed
+    assert "utilization" in fixed
+    assert "[14]" in moving
+    assert "utilization" not in moving
+    assert fixed.count("#2f7fc1") <= 1, "the plots are drawn on pages"
 
 
-def test_arrays_keep_their_length(make: Any) -> None:
-    """As the window moves over a gap, arrays are finite and as long as they were, in one figure."""
-    recording = with_gap(training(2, end=NOW - 20), NOW - 20, None, "lost")
-    view = make(scene_of(recording))
-    figure, count = view.root.children[-1], len(models())
-    lengths = {name: len(array) for name, array in arrays(view).items()}
-    for step in range(30):
-        view.update(scene_of(recording, step * 0.5))
-        now = arrays(view)
-        assert {name: len(array) for name, array in now.items()} == lengths
-        assert all(len(array) >= 2 and np.isfinite(array).all() for array in now.values())
-    assert view.root.children[-1] is figure
-    assert len(models()) == count
-
-
-def test_gap_columns_are_empty() -> None:
-    """Where nothing is known no segment has a width, nor does a column rise."""
-    scene = scene_of(training(1, with_host=False, end=NOW - 20))
-    lines = lines_of(scene, {})
-    unknown = scene.rows[0].traces[0].heights
-    known = sum(h is not None for h in unknown)
-    assert 0 < known < len(unknown)
-    area, line = lines["middle over outer"], lines["line"]
-    edge = scene.panels[0].x(known / len(unknown))
-    beyond = area.x[:-1] > edge
-    assert (area.width[:-1][beyond] == 0).all()
-    assert len(set(area.y[:-1][beyond])) == 1
-    drawn = line.width[:-1] > 0
-    assert line.x[1:][drawn].max() == pytest.approx(edge)
-    assert not lines["dot"].width.any()
-
-
-def test_gap_is_not_bridged() -> None:
-    """A gap of one column stays open in a line, from edge to edge."""
-    scene = scene_of(training(1, with_host=False))
-    row = next(r for r in scene.rows if r.name == "power")
-    heights = list(row.traces[0].heights)
-    heights[60] = None
-    broken = replace(row, traces=(replace(row.traces[0], heights=tuple(heights)),))
-    block = replace(scene.blocks[0], rows=(broken,))
-    line = lines_of(replace(scene, blocks=(block,)), {})["line"]
-    drawn = line.width[:-1] > 0
-    pieces = list(zip(line.x[:-1][drawn], line.x[1:][drawn], strict=True))
-    pitch = (row.panel.x1 - row.panel.x0) / len(heights)
-    left, right = row.panel.x0 + 60 * pitch, row.panel.x0 + 61 * pitch
-    assert not any(a < right and b > left for a, b in pieces)
-    assert max(b for _, b in pieces) == pytest.approx(row.panel.x1)
-    assert min(a for a, _ in pieces) == pytest.approx(row.panel.x0)
-
-
-def test_places_are_those_of_the_scene() -> None:
-    """A column ends at its row's height and a mark runs from the bands to the last row."""
-    scene = scene_of(training(1))
-    lines = lines_of(scene, {})
-    row = scene.rows[0]
-    wanted = row.top + row.height * (1 - (row.traces[0].heights[0] or 0))
-    assert scene.height - lines["outer"].y[1] / 16 == pytest.approx(wanted, abs=1 / 16)
-    mark = lines["mark"]
-    assert mark.x[0] == pytest.approx(scene.panels[0].x(scene.marks[0].x))
-    ends = [scene.height - y / 16 for y in mark.y[:2]]
-    assert ends == pytest.approx([scene.band_top - 1, scene.plot_bottom], abs=1 / 16)
-
-
-def test_throttled_stretches_are_drawn(make: Any) -> None:
-    """Stretches at a limit fill slots, whose number grows when it must and never shrinks."""
-    scene = scene_of(training(1))
-    view = make(scene)
-    figure = view.root.children[-1]
-    rows = scene.rows
-
-    def held(count: int) -> Scene:
-        parts = tuple(Stretch(i / 10, i / 10 + 0.05) for i in range(count))
-        first = replace(rows[0], limited=parts)
-        block = replace(scene.blocks[0], rows=(first, *scene.blocks[0].rows[1:]))
-        return replace(scene, blocks=(block, *scene.blocks[1:]))
-
-    view.update(held(2))
-    assert view.root.children[-1] is figure
-    assert (lines_of(held(2), {})["limit"].width > 0).sum() == 2
-    view.update(held(7))
-    larger = view.root.children[-1]
-    assert larger is not figure
-    view.update(held(0))
-    assert view.root.children[-1] is larger
-
-
-def test_new_widths_come_with_new_heights(make: Any, sent: list[Any]) -> None:
-    """FlexLine draws no widths by themselves, so that heights go with them."""
-    scene = scene_of(training(1))
-    view = make(scene)
-    settle(view, scene)
-    sent.clear()
-    row = next(r for r in scene.rows if r.name == "util")
-    heights = (None, *row.traces[0].heights[1:])
-    low = (0.0, *heights[1:])
-    for chosen in (low, heights):
-        changed = replace(row, traces=(replace(row.traces[0], heights=chosen),))
-        block = replace(scene.blocks[0], rows=(changed, *scene.blocks[0].rows[1:]))
+@pytest.mark.parametrize("renderer", ["bqplot", "svg"])
+def test_an_update_is_one_message(make: Any, sent: list[Any], renderer: str) -> None:
+    """A column later one widget is sent, the moving one; a page goes out every 16 columns."""
+    recording = training(2)
+    view = make(scene_of(recording, -32), renderer)
+    settle(view, scene_of(recording, -32))
+    counts = []
+    pages = []
+    for index in range(1, 65):
         sent.clear()
-        view.update(replace(scene, blocks=(block, *scene.blocks[1:])))
-    states = [state for widget, state in sent if type(widget).__name__ == "FlexLine"]
-    assert [sorted(state) for state in states] == [["width", "y"]]
-
-
-def test_many_marks(make: Any) -> None:
-    """Any number of marks is drawn."""
-    scene = scene_of(training(1))
-    marks = tuple(MarkLine(i / 50, "", 0.0) for i in range(50))
-    view = make(scene)
-    view.update(replace(scene, marks=marks))
-    assert (lines_of(replace(scene, marks=marks), {})["mark"].width > 0).sum() == 50
+        view.update(scene_of(recording, -32 + index / 2))
+        moved = [w for w, state in sent if w is layer(view, "moving")]
+        assert len(moved) == 1
+        others = [w for w, state in sent if w not in (layer(view, "moving"), layer(view, "words"))]
+        counts.append(len(others))
+        pages += others
+    assert sum(count == 0 for count in counts) >= 50
+    assert len(set(pages)) == 4
+    assert len(layer(view, "moving").value) < 5000
 
 
 @pytest.mark.parametrize("renderer", ["bqplot", "svg"])
@@ -350,31 +316,62 @@ def test_unchanged_is_not_sent(make: Any, sent: list[Any], renderer: str) -> Non
     assert sent == []
 
 
-def test_only_what_changed_is_sent(make: Any, sent: list[Any]) -> None:
-    """A new caption sends the text and no array; an idle column sends no x and no width."""
+def test_a_new_caption_sends_what_is_fixed(make: Any, sent: list[Any]) -> None:
+    """What stands beside the plots is sent when it changes, and then alone."""
     scene = scene_of(training())
     view = make(scene)
     settle(view, scene)
     sent.clear()
     view.update(replace(scene, caption="other"))
-    assert [(type(w).__name__, list(state)) for w, state in sent] == [("HTML", ["value"])]
-    sent.clear()
-    rows = scene.blocks[0].rows
-    heights = (*rows[0].traces[0].heights[:-1], 0.25)
-    first = replace(rows[0], traces=(replace(rows[0].traces[0], heights=heights),))
-    block = replace(scene.blocks[0], rows=(first, *rows[1:]))
-    view.update(replace(scene, caption="other", blocks=(block, *scene.blocks[1:])))
-    assert [(type(w).__name__, list(state)) for w, state in sent] == [("FlexLine", ["y"])]
+    assert [w for w, _ in sent] == [layer(view, "fixed")]
+    assert "other" in layer(view, "fixed").value
 
 
-def test_a_new_figure_is_drawn_again(make: Any, sent: list[Any]) -> None:
-    """Every mark of a new figure is sent some times more, as a page may draw it too early."""
+def test_words_are_told_every_five_seconds() -> None:
+    """The scene in words follows within five seconds, and at once where the state changes."""
+    now = [0.0]
     scene = scene_of(training())
-    view = make(scene)
-    sent.clear()
-    view.update(scene)
-    view.update(scene)
-    assert len(sent) == 2 * len(view.root.children[-1].marks)
+    view = SvgView(scene, clock=lambda: now[0])
+    try:
+        words = layer(view, "words")
+        assert 'role="img"' in words.value
+        assert "utilization 75 %" in words.value
+        first = words.value
+        later = replace(scene, caption="later")
+        now[0] = 4.9
+        view.update(later)
+        assert words.value == first
+        now[0] = 5.1
+        view.update(later)
+        assert "later" in words.value
+        view.update(replace(later, state="paused"))
+        assert "paused" in words.value
+        assert "aria-live" not in words.value
+        assert layer(view, "moving").value.count("<svg") == layer(view, "moving").value.count(
+            'aria-hidden="true"'
+        )
+    finally:
+        view.close()
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_pages_follow_the_style(make: Any, gpus: int) -> None:
+    """The one message of an update also shifts the pages: by a column, and round after a page."""
+    recording = training(gpus)
+    view = make(scene_of(recording), "svg")
+    pitch = Layout.of(scene_of(recording)).pitch
+    key = next(c for c in view.root._dom_classes if c != "gpumagic-live")
+    lefts = []
+    for index in range(4 * COLUMNS):
+        view.update(scene_of(recording, index * 60 / scene_of(recording).columns))
+        style = layer(view, "moving").value.partition("</style>")[0]
+        assert style.count(f".{key}>.gpumagic-pages>") == 2
+        left, right = (float(x) for x in re.findall(r"calc\((-?[\d.]+)px", style))
+        assert right - left == Layout.of(scene_of(recording)).pages * COLUMNS * pitch
+        lefts.append(left)
+    steps = {round(b - a, 3) for a, b in pairwise(lefts)}
+    assert -pitch in steps
+    assert min(lefts) > -4 * (right - left)
 
 
 def test_scene_without_gpus(make: Any, sent: list[Any]) -> None:
@@ -383,7 +380,8 @@ def test_scene_without_gpus(make: Any, sent: list[Any]) -> None:
         for renderer in ("bqplot", "svg"):
             scene = scene_of(recording, notice="no NVIDIA driver here")
             view = make(scene, renderer)
-            view.update(scene_of(recording, 1.0))
+            view.update(scene_of(recording, 1.0, notice="no NVIDIA driver here"))
+            assert "NVIDIA driver" in layer(view, "words").value
     for widget, state in sent:
         if type(widget).__name__ == "FlexLine":
             for name in {"x", "y", "width"} & set(state):
@@ -408,18 +406,7 @@ def test_update_on_another_thread(make: Any) -> None:
     thread.start()
     thread.join()
     assert failed == []
-    assert "GPU 1" in view.root.children[1].value
-
-
-def test_text_lies_under_the_figure_and_has_no_traces(make: Any) -> None:
-    """All words are in one HTML widget of the figure's size, which draws nothing of the plots."""
-    scene = scene_of(training(), caption="last 60 s")
-    sheet, text, figure = make(scene).root.children
-    assert sheet.layout.display == "none"
-    assert "last 60 s" in text.value
-    assert "[14]" in text.value
-    assert text.layout.width == figure.layout.width == f"{scene.width:g}px"
-    assert text.layout.grid_area == figure.layout.grid_area
+    assert "GPU 1" in layer(view, "fixed").value
 
 
 def test_margin_is_that_of_the_picture(make: Any) -> None:
@@ -427,3 +414,134 @@ def test_margin_is_that_of_the_picture(make: Any) -> None:
     scene = scene_of(training())
     width = int.from_bytes(png.render(scene, scale=1)[16:20], "big")
     assert make(scene).root.layout.padding == f"{(width - scene.width) / 2:g}px"
+
+
+# -- pages by bqplot ------------------------------------------------------------------------------
+
+
+def figures(view: Any) -> list[Any]:
+    return list(layer(view, "pages").children)
+
+
+def test_arrays_never_get_shorter(make: Any) -> None:
+    """As the window moves over a gap, arrays are finite and none gets shorter, in the same
+    figures."""
+    recording = with_gap(training(2, end=NOW - 20), NOW - 20, None, "lost")
+    view = make(scene_of(recording))
+    before, count = figures(view), len(models())
+    lengths = [len(figure.marks[0].x) for figure in before]
+    for step in range(60):
+        view.update(scene_of(recording, step * 0.5))
+        now = []
+        for figure in figures(view):
+            (mark,) = figure.marks
+            arrays = [getattr(mark, name) for name in ("x", "y", "width", "color")]
+            assert all(np.isfinite(array).all() for array in arrays)
+            assert len({len(array) for array in arrays}) == 1
+            now.append(len(mark.x))
+        assert all(a >= b >= 2 for a, b in zip(now, lengths, strict=True))
+        lengths = now
+    assert figures(view) == before
+    assert len(models()) == count
+
+
+def one_series(heights: tuple[float | None, ...], style: str = "line", **more: Any) -> Series:
+    return Series(style, False, 0, 10.0, 20.0, heights, **more)
+
+
+def lines(series: Series, low: int = 32) -> Any:
+    layout = replace(Layout.of(scene_of(training(1))), columns=120)
+    return lines_of((series,), layout, Due(0, low, low + COLUMNS), 2), layout
+
+
+def drawn(found: Any) -> list[tuple[float, float, float, float]]:
+    """Return the segments that are seen: where they begin and end."""
+    return [
+        (float(found.x[i]), float(found.y[i]) / 16, float(found.x[i + 1]),
+         float(found.y[i + 1]) / 16)
+        for i in range(len(found.x) - 1) if found.width[i] > 0
+    ]
+
+
+def test_columns_stand_in_their_places() -> None:
+    """A column rises from the baseline to its height; equal ones are one, unknown ones none."""
+    heights = [0.5] * 120
+    heights[36:38] = [None, None]  # type: ignore[list-item]
+    found, layout = lines(one_series(tuple(heights), "outer"))
+    base = layout.height - 30
+    assert drawn(found) == [(6.0, base, 6.0, base + 10), (33.0, base, 33.0, base + 10)]
+    assert [w for w in found.width if w > 0] == [12.0, 30.0]
+
+
+def test_columns_of_others_stand_on_ours() -> None:
+    """The share of other processes begins where ours ends."""
+    found, layout = lines(one_series((0.75,) * 120, "other", floor=(0.25,) * 120))
+    base = layout.height - 30
+    assert drawn(found) == [(24.0, base + 5, 24.0, base + 15)]
+
+
+def test_lines_of_pages_join() -> None:
+    """A line ends at a page's edge as high as the next page's begins."""
+    heights = tuple((i * 37 % 101) / 100 for i in range(120))
+    left, right = (drawn(lines(one_series(heights), low)[0]) for low in (32, 48))
+    assert left[-1][2] == COLUMNS * 3
+    assert right[0][0] == 0
+    assert left[-1][3] == pytest.approx(right[0][1], abs=0.13)
+
+
+def test_a_gap_in_a_line_stays_open() -> None:
+    """A gap of one column stays open, from edge to edge."""
+    heights = [0.5] * 120
+    heights[40] = None  # type: ignore[call-overload]
+    segments = drawn(lines(one_series(tuple(heights)))[0])
+    left, right = 8 * 3, 9 * 3
+    assert not any(a < right and b > left for a, _, b, _ in segments)
+    assert {b for _, _, b, _ in segments} >= {left, COLUMNS * 3}
+    assert {a for a, _, _, _ in segments} >= {0, right}
+
+
+def test_a_page_is_drawn_twice(make: Any, sent: list[Any]) -> None:
+    """The next update draws a page again by a point that is not seen: the browser may have
+    missed the first, or may not draw new widths by themselves."""
+    recording = training(1)
+    view = make(scene_of(recording))
+    settle(view, scene_of(recording))
+    sent.clear()
+    index = 0
+    while not any(type(w).__name__ == "FlexLine" for w, _ in sent):
+        sent.clear()
+        index += 1
+        view.update(scene_of(recording, index / 2))
+    (first,) = (w for w, _ in sent if type(w).__name__ == "FlexLine")
+    before = first.y.copy()
+    sent.clear()
+    view.update(scene_of(recording, index / 2))
+    again = [(w, list(state)) for w, state in sent if type(w).__name__ == "FlexLine"]
+    assert again == [(first, ["y"])]
+    assert (before[:-1] == first.y[:-1]).all()
+    assert before[-1] != first.y[-1]
+    assert first.width[-1] == 0
+
+
+def test_new_figures_are_drawn_again(make: Any, sent: list[Any]) -> None:
+    """Every page of a new figure is drawn some times more, as it may be laid out late."""
+    scene = scene_of(training())
+    view = make(scene)
+    sent.clear()
+    settle(view, scene)
+    marks = [w for w, _ in sent if type(w).__name__ == "FlexLine"]
+    assert len(marks) >= len(_UNSETTLED) * len(figures(view))
+
+
+def test_a_table_has_its_pages(make: Any) -> None:
+    """Eight GPUs by bqplot: a figure reaches over all panels and takes the room of its columns."""
+    scene = scene_of(training(8))
+    view = make(scene, "bqplot")
+    layout = Layout.of(scene)
+    figure = figures(view)[0]
+    width = COLUMNS * layout.pitch
+    assert figure.layout.width == f"{layout.lefts[-1] + width:g}px"
+    assert figure.layout.margin == f"0 {-layout.lefts[-1]:g}px 0 0"
+    colours = {int(c) for f in figures(view) for c in f.marks[0].color}
+    assert len(colours) >= 3
+    assert len(series_of(scene)) > 8

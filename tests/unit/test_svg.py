@@ -47,7 +47,8 @@ def test_it_speaks() -> None:
         "From −60 s to now. GPU 0 cuda:0 H200: utilization 75 %; memory 40.0 GiB (of 80 GiB),"
         " reserved 30.0 GiB, allocated 20.0 GiB; power 350 W (cap 700 W); temp 60 °C (slows at"
         " 87 °C). Host: CPU 4.0 cores (of 8 cores), 4 children 3.0 cores; RAM 32.0 GiB"
-        " (of 64 GiB). Cells: [12], [13] failed, [14] 22 s is running. Look at %gpumem."
+        " (of 64 GiB). Cells: [12], [13] failed, [14] 22 s is running. Marks: epoch 3"
+        " (5 s ago). Look at %gpumem."
     )
 
 
