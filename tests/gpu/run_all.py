@@ -31,6 +31,7 @@ def main() -> int:
         "activity": [str(GPU / "check_activity.py"), "--out", str(out)],
         "peaks": [str(GPU / "check_peaks.py"), "--out", str(out)],
         "energy": [str(GPU / "check_energy.py"), "--out", str(out)],
+        "live": [str(GPU / "check_live.py"), "--out", str(out)],
         "notebooks": [str(GPU / "run_notebooks.py"), "--out", str(out)],
         "record": [str(GPU / "record_training.py"), str(out / "h200-training.jsonl.gz")],
     }

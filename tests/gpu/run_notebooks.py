@@ -39,6 +39,25 @@ print({TOLD!r}, json.dumps({{
     stage: {{column: text(figures(profile), *COLUMNS[column]) for column in COLUMNS}}
     for stage, profile in STAGES.items()
 }}))""",
+    "live_view": f"""import json, os
+import statistics
+from gpumagic.session import current
+recording = current().recording
+if os.environ.get("GPUMAGIC_NOTEBOOK_RECORDING"):
+    gpumagic.save(recording, os.environ["GPUMAGIC_NOTEBOOK_RECORDING"])
+begun, ended = [
+    next(mark.time for mark in recording.marks() if mark.text == text)
+    for text in ("epoch 1", "keeps outputs")
+]
+def busy(device):
+    values = recording.series("gpu_utilization_ratio", device.id, begun, ended).values
+    return statistics.mean(values)
+print({TOLD!r}, json.dumps({{
+    "alerts": [[alert.kind, alert.state] for alert in seen],
+    "marks": [mark.text for mark in recording.marks()],
+    "busy": [busy(d) for d in recording.devices if d.kind == "gpu"],
+    "kept": [len(run.kept) for run in runs],
+}}))""",
 }
 """A cell for each notebook that prints what its check looks at; it is not kept."""
 
@@ -104,7 +123,19 @@ def check_resource_baseline(told: Any) -> Checks:
     }
 
 
+def check_live_view(told: Any) -> Checks:
+    """Check that all GPUs trained, with their epochs marked, and that the climb was told."""
+    return {
+        "each GPU is busy in training": bool(told["busy"]) and min(told["busy"]) > 0.4,
+        "each epoch is marked": told["marks"][:4] == [f"epoch {i}" for i in (1, 2, 3, 4)],
+        "that memory climbs is told": ["filling", "begun"] in told["alerts"],
+        "nothing else is told": {kind for kind, _ in told["alerts"]} <= {"filling", "near-full"},
+        "what was kept is dropped": not any(told["kept"]),
+    }
+
+
 CHECKS: Mapping[str, Callable[[Any], Checks]] = {
+    "live_view": check_live_view,
     "slow_training": check_slow_training,
     "resource_baseline": check_resource_baseline,
 }
@@ -195,6 +226,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHECKS))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    recording = options.out.resolve() / "live_view.jsonl.gz"
+    os.environ.setdefault("GPUMAGIC_NOTEBOOK_RECORDING", str(recording))
     unknown = set(options.names) - set(CHECKS)
     if unknown:
         parser.error(f"there is no check of {', '.join(sorted(unknown))}")

@@ -22,6 +22,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "live_view": {"GPUMAGIC_NOTEBOOK_SECONDS": "1"},
     "resource_baseline": {"GPUMAGIC_NOTEBOOK_N": "400"},
     "slow_training": {"GPUMAGIC_NOTEBOOK_SECONDS": "1"},
 }
