@@ -97,7 +97,7 @@ def ask(client: Any, code: str, timeout_s: float = 180.0) -> Heard:
             heard.sent += sum(len(part) for part in message["buffers"])
             heard.messages += 1
         elif message["msg_type"] in ("display_data", "update_display_data"):
-            heard.pictures += [len(content["data"]["image/png"])] * ("image/png" in content["data"])
+            heard.pictures.append(len(content["data"].get("image/png", "")))
         elif message["msg_type"] == "stream":
             heard.text += content["text"]
         elif message["msg_type"] == "error":
