@@ -168,10 +168,6 @@ class Excerpt(Recording):
         """Return the longest period at which a source has read a device, or ``None``."""
         return self._whole.longest_period(source, device)
 
-    def dropped_until(self, source: str, device: str) -> float | None:
-        """Return up to which time a source's samples had to go, or ``None``."""
-        return self._whole.dropped_until(source, device)
-
     @property
     def bounds(self) -> tuple[float, float] | None:
         """First and last time of the samples within the bounds, or ``None`` without any."""

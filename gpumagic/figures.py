@@ -79,13 +79,18 @@ class Throttling:
 class Coverage:
     """How well readings cover a span: how many, and the longest stretch without one.
 
-    What the driver's rings filled in after a stall does not count as a reading.
+    What the driver's rings filled in after a stall does not count as a reading. ``merged_s``
+    is 0, or the longest time over which older readings are merged into one: ``longest_gap_s`` is
+    then what no gap exceeds. ``estimated`` says that readings merged across an end of the span are
+    counted by their share of it.
     """
 
     source: str
     samples: int
     longest_gap_s: float
     period_s: float
+    merged_s: float = 0.0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,6 @@ class Summary:
     span: Span
     devices: tuple[DeviceSummary, ...]
     watch_cpu_s: float | None = None
-    truncated_s: float = 0.0
 
     @property
     def gpus(self) -> tuple[DeviceSummary, ...]:

@@ -420,10 +420,6 @@ class Recording:
                 return None
             return min(t.start for t in tracks), max(t.end for t in tracks)
 
-    def dropped_until(self, source: str, device: str) -> float | None:
-        """Return ``None``: samples are merged, and none has to go."""
-        return None
-
     @property
     def size(self) -> int:
         """The bytes that the samples take."""

@@ -13,7 +13,7 @@ from .coverage import around, lost_in, quick_source, why_absent, why_none_inside
 from .energy import energy_of
 from .figures import Coverage, DeviceSummary, Energy, Figure, Summary, Throttling
 from .metrics import METRICS, Metric, of_source
-from .recording import Recording, Series
+from .recording import REACH_PERIODS, Recording, Series
 from .sample import Device, Span
 from .sources.nvml_rings import BRIDGED
 from .throttling import throttling_of
@@ -207,17 +207,31 @@ def _coverage(recording: Recording, span: Span, device: Device, source: str) -> 
     assert span.end is not None
     period = recording.periods.get(source, 0.1)
     read = _read_in(recording, span, device, source)
-    samples, longest, until = 0, 0.0, span.start
+    joined = REACH_PERIODS * (recording.longest_period(source, device.id) or period)
+    samples, longest, merged, until = 0, 0.0, 0.0, span.start
+    estimated = False
     for begin, time, count in zip(read.starts, read.times, read.counts, strict=True):
         longest = max(longest, begin - until)
         if time > begin:
-            # Between merged readings there is no break: they lie evenly, or nearly so.
-            longest = max(longest, (time - begin) / (count - 1))
-            share = (min(time, span.end) - max(begin, span.start)) / (time - begin)
-            count = round(count * share)
+            # How merged readings lie is not known, only that they were near enough to be joined.
+            longest = max(longest, min(time - begin, joined))
+            merged = max(merged, time - begin)
+            outside = (begin < span.start) + (time > span.end)
+            if outside:
+                share = (min(time, span.end) - max(begin, span.start)) / (time - begin)
+                count, estimated = min(round(count * share), count - outside), True
         samples += count
         until = time
-    return Coverage(source, samples, max(longest, span.end - until), period)
+    if merged:
+        # Of breaks that come thick, some lie between readings that are merged.
+        longest = max([longest, *(
+            min(after, span.end) - max(before, span.start)
+            for before, after in recording.breaks(
+                source, device.id, span.start, span.end, metric=read.metric
+            )
+        )])
+    longest = max(longest, span.end - until)
+    return Coverage(source, samples, longest, period, merged, estimated)
 
 
 def _read_in(recording: Recording, span: Span, device: Device, source: str) -> Series:

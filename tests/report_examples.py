@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpumagic.diagnosis import Finding
 from gpumagic.profiles import Profile
-from gpumagic.recording import Recording
+from gpumagic.recording import MAX_BYTES, Recording
 from gpumagic.sample import HOST, Device, Gap, Sample, Span, SpanStatus
 from gpumagic.summary import summarise
 from gpumagic.views.scene import build_scene
@@ -46,9 +46,9 @@ def host() -> Device:
     })
 
 
-def recording(*devices: Device) -> Recording:
+def recording(*devices: Device, max_bytes: int = MAX_BYTES) -> Recording:
     """Return a recording without samples."""
-    found = Recording()
+    found = Recording(max_bytes=max_bytes)
     found.periods.update(PERIODS)
     for device in devices:
         found.add_device(device)

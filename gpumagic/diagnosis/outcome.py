@@ -21,7 +21,7 @@ def healthy(case: Case) -> Finding | None:
     """The GPU was busy and filled, and nothing held it back."""
     limits = case.thresholds
     util, active = case.mean(UTIL), case.mean(SM)
-    if case.wall_s < limits.shortest_s or case.summary.truncated_s:
+    if case.wall_s < limits.shortest_s:
         return None
     if (case.gpu is not None and case.gpu.lost_s) or shared(case):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -65,14 +66,18 @@ def ooms_and_retries(
     """
     ooms = _groups(ticks, OOM, panel, width_of("2 OOMs") + GUTTER)
     near = width_of(OOM)
+    places = [(panel.x(tick.x), group) for group in ooms for tick in group]
+    lefts = [x for x, _ in places]
     rest: list[Tick] = []
     for tick in ticks:
         if tick.kind == OOM:
             continue
-        own = next((group for group in ooms if any(
-            abs(panel.x(t.x) - panel.x(tick.x)) < near for t in group if t.kind == OOM
-        )), None)
-        (rest if own is None else own).append(tick)
+        x = panel.x(tick.x)
+        first = bisect_right(lefts, x - near)
+        if first < len(places) and lefts[first] < x + near:
+            places[first][1].append(tick)
+        else:
+            rest.append(tick)
     for group in ooms:
         group.sort(key=lambda t: t.x)
     notes = [note_of(group, failed, shelf, panel) for group in reversed(ooms)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ..diagnosis import GRAVE
 from ..sample import SpanStatus
-from ..units import duration
 from .report_idle import labels_of
 from .wording import clean
 
@@ -35,9 +34,6 @@ def words_of(profile: Profile, error: str | None = None) -> tuple[str, bool]:
     lost = _lost(profile)
     if first is None and lost:
         return lost, True
-    missing = profile.summary.truncated_s
-    if first is None and missing:
-        return f"the first {duration(missing)} are missing", True
     # A hint beside "all is well" has its place in the report.
     first = first or next((f for f in findings if f.severity != "hint"), None)
     first = first or next(iter(findings), None)

@@ -51,7 +51,8 @@ class Panel:
 class Trace:
     """One metric over time; one height and one value for each column, oldest first.
 
-    A value is in base units, as it was read: the whole of what is in use for ``outer``. A height is a fraction of the row's ceiling in [0, 1], or ``None`` where nothing is known.
+    A value is in base units, as it was read: the whole of what is in use for ``outer``. A height
+    is a fraction of the row's ceiling in [0, 1], or ``None`` where nothing is known.
     Nested parts are cumulative (``inner`` lies inside ``middle`` inside ``outer``) and listed
     in the order in which they are painted. ``other``, the share of other processes, ends at the
     total and is seen from the top of ``outer`` on; it is ``None`` where there is none, and
@@ -222,13 +223,18 @@ class MarkLine:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What happened to a device at one moment: ``kind`` is "OOM" or "retry"."""
+    """What happened to a device in one column: ``count`` of a ``kind``, "OOM" or "retry".
+
+    It stands at the first of them; ``when`` and ``last`` are the times of the first and of the
+    last one in words.
+    """
 
     x: float
     device: str
     kind: str
     count: int
     when: str
+    last: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,10 +176,7 @@ def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, fl
         source = source_of(metric)
         period = _period(view, metric, device)
         reach = _reach(view, source, device, period)
-        dropped = view.recording.dropped_until(source, device)
-        # What the recording has dropped is not to be seen either.
-        whole = dropped is None or dropped < view.grid.start - reach
-        columns, newest = (view.cache if whole else ColumnCache()).columns(
+        columns, newest = view.cache.columns(
             (device, metrics), partial(_sum, view, metrics, device), view.grid,
             reach=reach, until=view.until,
             holes=merge(

@@ -25,10 +25,13 @@ def evidence(profile: Profile, lines: Sequence[ReportLine]) -> str:
     readings = [_readings(summary.gpus, summary.host), _cost(profile)]
     parts = [", ".join(part for part in readings if part)]
     parts += [_peak(profile), *_joules(summary.gpus), _held(summary.gpus), _streams(profile)]
+    # One that is merged with those across the end of the cell speaks of neither side.
+    merged = any(device.coverage and device.coverage.merged_s for device in summary.devices)
+    none = "no single reading" if merged else "no reading"
     if any(line.start == "n/a" for line in lines):
-        parts.append("start n/a: no reading before the cell")
+        parts.append(f"start n/a: {none} before the cell")
     if any(line.end == "n/a" for line in lines):
-        parts.append("end n/a: no reading after the cell")
+        parts.append(f"end n/a: {none} after the cell")
     return "; ".join(part for part in parts if part)
 
 
@@ -42,10 +45,15 @@ def _readings(gpus: Sequence[DeviceSummary], host: DeviceSummary | None) -> str:
     counts = sorted(coverage.samples for coverage in found)
     text = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
     word = "sample" if text == "1" else "samples"
+    about = "about " if any(coverage.estimated for coverage in found) else ""
     if text == "0":
         return f"no sample in the cell at {_rate(found[0])}"
     gap = duration(max(coverage.longest_gap_s for coverage in found))
-    return f"{text} {word}{each} at {_rate(found[0])}, longest gap {gap}"
+    said = f"{about}{text} {word}{each} at {_rate(found[0])}"
+    merged = max(coverage.merged_s for coverage in found)
+    if merged:
+        return f"{said}, older ones merged over up to {duration(merged)}, no gap over {gap}"
+    return f"{said}, longest gap {gap}"
 
 
 def _rate(coverage: Coverage) -> str:

@@ -52,12 +52,6 @@ def verdict(profile: Profile, shown: Sequence[DeviceSummary]) -> tuple[Sentence,
             "Kernels were still running when the cell ended;",
             " the time is that of launching them: `--sync` waits.", finding=True,
         ))
-    if profile.summary.truncated_s:
-        missing = duration(profile.summary.truncated_s)
-        found.append(Sentence(
-            f"The first {missing} are missing:",
-            " the recording no longer holds them; figures are of the rest.", finding=True,
-        ))
     return tuple(found)
 
 
@@ -117,8 +111,6 @@ def _one(gpu: DeviceSummary, subject: str, wall: str, profile: Profile) -> str:
     if (use.metric == _SM or use.peak == 0) and not did_work(gpu):
         return _unused(gpu, subject)
     memory = _memory(gpu)
-    if profile.summary.truncated_s:
-        wall = f"the last {duration(profile.wall_s - profile.summary.truncated_s)}"
     if gpu.lost_s:
         wall = f"the {duration(max(profile.wall_s - gpu.lost_s, 0.0))} that could be read"
     text = f"{subject} was busy {_share(use.mean)} of {wall} (GPU-Util)"

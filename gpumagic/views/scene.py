@@ -177,7 +177,7 @@ def build_scene(
         recording.spans(grid.start, end),
         recording.marks(grid.start, end),
         _relevant(recording.gaps(grid.start, end), every),
-        [e for d in devices for e in events_of(recording, d.id, grid.start, end)],
+        [e for d in devices for e in events_of(recording, d.id, grid, end)],
         grid=grid, axis=axis, until=end, panel=arranged.panels[0],
     )
     if final is None:

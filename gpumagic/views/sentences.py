@@ -48,9 +48,9 @@ def _events(scene: Scene) -> Iterator[str]:
             if not ticks:
                 continue
             count = sum(t.count for t in ticks)
-            times = ticks[0].when
-            if len(ticks) > 1:
-                times = f"first {ticks[0].when}, last {ticks[-1].when}"
+            times = first = ticks[0].when
+            if len(ticks) > 1 or ticks[0].last != first:
+                times = f"first {first}, last {ticks[-1].last}"
             of = f" ({name_of(kind, count)})" if count > 1 else ""
             yield f"{block.label or block.title} {words}{of} {times}"
 

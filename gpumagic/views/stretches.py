@@ -142,6 +142,7 @@ def draw(
             f'<div style="position:absolute;overflow:hidden;top:0;left:{left + x:g}px;'
             f'width:{width:g}px;height:{layout.height:g}px"><svg width="{width:g}"'
             f' height="{layout.height:g}" viewBox="0 0 {width * 10:g} {layout.height * 10:g}"'
-            f' fill="{_USE}" aria-hidden="true" style="display:block">{drawn}</svg></div>'
+            f' fill="{_USE}" aria-hidden="true" style="display:block;overflow:visible">'
+            f'{drawn}</svg></div>'
         )
     return "".join(boxes)

@@ -21,6 +21,9 @@ __all__ = ["Timeline", "lay"]
 
 _LONGEST = 120.0
 _MOST_EDGES = 24
+_BESIDE = 10.0
+"""How far from its line the label of a mark may begin, in pixels."""
+
 _WIDE = 3.0
 """From how many pixels on a cell is drawn by itself."""
 
@@ -132,10 +135,12 @@ def _marks(
         whole = clean(mark.text)
         text = fit(whole, LABEL_SIZE, _LONGEST)
         width = width_of(text)
-        # Beside something else, a label stands to one side of its line.
+        # Beside something else, a label stands to one side of its line, or a little further on.
         line = panel.x(place)
         tries = (line - width / 2, line - 2, line - width + 2)
         left = next((x for x in (shelf.put(t, width) for t in tries) if x is not None), None)
+        if left is None:
+            left = shelf.near(line - 2, width, _BESIDE)
         if left is None:
             text, left = "", line - width / 2
         found.append(MarkLine(place, text, left + width / 2, whole, axis.when(mark.time)))
@@ -186,8 +191,8 @@ def lay(
         _label_bands(cells, chosen, shelf, panel, until)
 
     ticks = [
-        Tick(grid.place(e.time), e.device, e.kind, e.count, axis.when(e.time))
-        for e in sorted(events, key=lambda e: e.time) if grid.start <= e.time <= until
+        Tick(grid.place(e.time), e.device, e.kind, e.count, axis.when(e.time), axis.when(e.last))
+        for e in sorted(events, key=lambda e: e.time)
     ]
     label([i for i in newest if cells[i].band.running])
     failed = [

@@ -11,8 +11,9 @@ import pytest
 
 import report_examples as examples
 from gpumagic.profiles import Profile
-from gpumagic.sample import HOST
-from gpumagic.summary import Energy, Figure, Throttling
+from gpumagic.recording import MIN_BYTES
+from gpumagic.sample import HOST, Span
+from gpumagic.summary import Energy, Figure, Throttling, summarise
 from gpumagic.units import MIB
 from gpumagic.views.report_model import build_report
 from gpumagic.views.report_rows import scale_for
@@ -371,11 +372,29 @@ def test_without_a_scene_there_are_figures_only() -> None:
     assert "58.8" in training(scene=False).to_html()
 
 
-def test_a_truncated_recording_is_a_finding() -> None:
-    """Where the oldest samples have left the recording, the report says how much is missing."""
-    shown = training()
-    shown = replace(shown, summary=replace(shown.summary, truncated_s=31.0))
-    assert "! The first 31.0 s are missing" in shown.to_text()
+def test_a_long_cell_says_how_far_its_readings_are_merged() -> None:
+    """Of merged readings the evidence gives the coarsest, and a bound of the gaps."""
+    wall = 600.0
+    found = recording(gpu(), host(), max_bytes=MIN_BYTES)
+    found.add_span(Span(1, examples.START, examples.START + wall, 14, status="ok"))
+    feed(found, "GPU-0", "nvml", examples.nvml, wall)
+    text = " ".join(profile(found, wall, scene=False).to_text().split())
+    assert "6000 samples at 10 Hz, older ones merged over up to 1.5 s, no gap over 250 ms" in text
+    assert "longest gap" not in text
+    assert "about" not in text
+
+
+def test_an_end_between_merged_readings_is_not_known() -> None:
+    """Where readings are merged across the ends of a cell, none of them alone is beside it."""
+    wall = 600.0
+    found = recording(gpu(), host(), max_bytes=MIN_BYTES)
+    feed(found, "GPU-0", "nvml", examples.nvml, wall)
+    span = Span(1, examples.START + 20.7, examples.START + 40.7, 14, status="ok")
+    shown = replace(profile(found, wall, scene=False), summary=summarise(found, span), span=span)
+    text = " ".join(shown.to_text().split())
+    assert "about 200 samples at 10 Hz, older ones merged over" in text
+    assert "start n/a: no single reading before the cell" in text
+    assert "end n/a: no single reading after the cell" in text
 
 
 def _without_an_early_reading(cuda_at_start: bool) -> str:

@@ -311,16 +311,39 @@ def test_what_the_rings_filled_in_is_no_reading() -> None:
 
 
 def test_a_cell_longer_than_the_recording_is_whole() -> None:
-    """Where the readings of a long cell had to be merged, none of its time is missing."""
+    """Where the readings of a long cell had to be merged, all count, and the gaps have a bound."""
     recording = recording_of(GPU, HOST_DEVICE, max_bytes=MIN_BYTES)
     fill(recording, times(0, 600), gpu_power_watts=1, gpu_temperature_celsius=40)
     summary = summarise(recording, span(0, 600))
     assert len(recording) < 4000
-    assert summary.truncated_s == 0
     coverage = summary.gpus[0].coverage
     assert coverage is not None
     assert coverage.samples == 6001
-    assert coverage.longest_gap_s == pytest.approx(0.1, abs=0.01)
+    assert coverage.merged_s == pytest.approx(1.5)
+    assert coverage.longest_gap_s == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("rings", [False, True])
+def test_no_gap_exceeds_what_is_told_of_merged_readings(rings: bool) -> None:
+    """Breaks too thick to be kept apart still count, also where the rings bridge them."""
+    recording = recording_of(GPU, HOST_DEVICE, max_bytes=MIN_BYTES)
+    for begin in range(0, 4000, 2):
+        fill(recording, times(begin, begin + 0.2), gpu_power_watts=1, gpu_temperature_celsius=40)
+        if rings:
+            fill(recording, times(begin + 0.3, begin + 1.9), gpu_power_watts=1)
+    coverage = summarise(recording, span(0, 3998.2)).gpus[0].coverage
+    assert coverage is not None
+    assert coverage.merged_s > 2
+    assert coverage.longest_gap_s == pytest.approx(1.8)
+
+
+def test_readings_of_a_short_cell_are_not_merged() -> None:
+    """What rests on single readings says so."""
+    recording = recording_of()
+    fill(recording, times(0, 3), gpu_power_watts=1)
+    coverage = gpu(recording, 1, 2).coverage
+    assert coverage is not None
+    assert coverage.merged_s == 0
 
 
 def test_a_running_span_is_refused() -> None:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpumagic.recording import Recording
+from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sample import Gap, Mark, Sample, Span
+from gpumagic.views import events
 from gpumagic.views.axis import Axis
+from gpumagic.views.bins import Grid
 from gpumagic.views.drawing import fixed_shapes, moving_shapes
 from gpumagic.views.events import events_of
 from gpumagic.views.scene import Scene, build_scene
@@ -41,7 +43,9 @@ def counted(
 def seen(
     recording: Recording, start: float = START, end: float = NOW
 ) -> list[tuple[float, str, int]]:
-    return [(e.time - START, e.kind, e.count) for e in events_of(recording, "GPU-0", start, end)]
+    """List the events of the first GPU, each in a column of its own."""
+    grid = Grid.over(start, end, round((end - start) * 20))
+    return [(e.time - START, e.kind, e.count) for e in events_of(recording, "GPU-0", grid, end)]
 
 
 # -- events -------------------------------------------------------------------------------
@@ -92,6 +96,72 @@ def test_events_do_not_ask_for_old_readings() -> None:
     assert asked == [START + 59] * 2
 
 
+def test_a_column_has_one_event_of_a_kind() -> None:
+    """It has the count of all in the column, from the first of them to the last."""
+    recording = counted(*((t / 4, t, t // 2) for t in range(241)))
+    grid = Grid.over(START, NOW, 30)
+    found = events_of(recording, "GPU-0", grid, START + 50)
+    ooms = [e for e in found if e.kind == "OOM"]
+    assert [grid.column(e.time) for e in ooms] == list(range(25))
+    assert [e.count for e in ooms] == [8] * 25
+    assert {(e.time - START) % 2 for e in ooms} == {0.25}
+    assert {e.last - e.time for e in ooms} == {1.75}
+    assert sum(e.count for e in found if e.kind == "retry") == 100
+
+
+def test_what_is_kept_of_events_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many events those that the recording has merged become one, and none is lost."""
+    monkeypatch.setattr(events, "_MOST", 1000)
+    recording = Recording(max_bytes=MIN_BYTES)
+    recording.add_device(gpu())
+    recording.periods["allocator"] = 0.01
+    for second in range(60):
+        counted(*(
+            (second + t / 100, second * 100 + t, 0) for t in range(100)
+        ), recording=recording)
+        seen(recording)
+    # Each merged reading has the time of its last one.
+    found = seen(recording)
+    assert sum(count for _, _, count in found) == 5999
+    kept = max(len(trail.times) for trail in events._TRAILS[recording].values())
+    assert kept < 4000
+
+
+def test_thousands_of_ooms_are_few_ticks() -> None:
+    """A search for a batch size in an hour has a tick a column, and words for what there is."""
+    recording = counted(*(
+        (100 + number * 0.17, number, 2 * number) for number in range(20_001)
+    ))
+    drawn = scene(recording, end=START + 3600, gpus=["GPU-0"])
+    ticks = [tick for note in drawn.events for tick in note.ticks]
+    assert sum(tick.count for tick in ticks if tick.kind == "OOM") == 20_000
+    assert sum(tick.count for tick in ticks if tick.kind == "retry") == 40_000
+    assert len(ticks) <= 2 * drawn.columns
+    assert [note.label for note in drawn.events] == ["20000 OOMs"]
+    assert len(sentences(drawn)) < 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_retry_goes_with_the_oom_beside_it(seed: int) -> None:
+    """Each tick has one word, and a retry that stands as near as an OOM's word shares its."""
+    rnd = random.Random(seed)
+    counts, ooms, retries = [(0.0, 0, 0)], 0, 0
+    for second in range(1, 60):
+        ooms += rnd.random() < 0.06
+        retries += rnd.random() < 0.3
+        counts.append((float(second), ooms, retries))
+    drawn = scene(counted(*counts), gpus=["GPU-0"])
+    ticks = [tick for note in drawn.events for tick in note.ticks]
+    assert sum(t.count for t in ticks) == ooms + retries
+    panel, near = drawn.panels[0], text_width("OOM", 11)
+    at = {panel.x(t.x) for t in ticks if t.kind == "OOM"}
+    for note in drawn.events:
+        failed = any(t.kind == "OOM" for t in note.ticks)
+        for tick in note.ticks:
+            beside = any(abs(panel.x(tick.x) - x) < near for x in at)
+            assert beside is failed
+
+
 def test_events_have_words() -> None:
     """An OOM is named with the retry before it, and retries that fall together share a word."""
     drawn = scene(counted(
@@ -102,6 +172,9 @@ def test_events_have_words() -> None:
     told = " ".join(sentences(drawn))
     assert "GPU 0 out of memory 40 s ago." in told
     assert "GPU 0 allocation retried (5 retries) first 40 s ago, last 4 s ago." in told
+    drawn = scene(counted((0, 0, 0), (2, 2, 0), (8, 3, 0)), columns=6, gpus=["GPU-0"])
+    assert len(drawn.events[0].ticks) == 1
+    assert "GPU 0 out of memory (3 OOMs) first 58 s ago, last 52 s ago." in sentences(drawn)
 
 
 def test_many_ooms_share_a_word() -> None:
