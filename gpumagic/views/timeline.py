@@ -135,9 +135,10 @@ def _marks(
         whole = clean(mark.text)
         text = fit(whole, LABEL_SIZE, _LONGEST)
         width = width_of(text)
-        # Beside something else, a label stands to one side of its line, or a little further on.
+        # Like that of a cell, a label begins at its line: in the middle of it, epochs that follow
+        # each other would take each other's room.
         line = panel.x(place)
-        tries = (line - width / 2, line - 2, line - width + 2)
+        tries = (line - 2, line - width / 2, line - width + 2)
         left = next((x for x in (shelf.put(t, width) for t in tries) if x is not None), None)
         if left is None:
             left = shelf.near(line - 2, width, _BESIDE)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
 _MODULES = ("playwright", "jupyterlab", "notebook", "ipykernel")
-_MOST_GPUS = 4
+_MOST_GPUS = 8
 _BUSY = {
     "wave": True, "wave_period_s": 4, "lost": None, "utilization": 80, "memory_utilization": 40,
     "memory_used": 60 << 30, "power_mw": 610_000, "temperature": 71, "sm_clock_mhz": 1755,

@@ -744,6 +744,12 @@ API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *info)
     return NVML_SUCCESS;
 }
 
+API(nvmlDeviceGetNvLinkVersion, nvmlDevice_t device, unsigned link, unsigned *version)
+{
+    ENTER_DEVICE(device, !version || link > 17);
+    return NVML_ERROR_NOT_SUPPORTED; /* as a GPU without NVLink answers */
+}
+
 API(nvmlDeviceGetCudaComputeCapability, nvmlDevice_t device, int *major, int *minor)
 {
     ENTER_DEVICE(device, !major || !minor);
