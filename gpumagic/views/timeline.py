@@ -135,11 +135,10 @@ def _marks(
         whole = clean(mark.text)
         text = fit(whole, LABEL_SIZE, _LONGEST)
         width = width_of(text)
-        # Like that of a cell, a label begins at its line: in the middle of it, epochs that follow
-        # each other would take each other's room.
+        # Like that of a cell, a label begins at its line, or a little beside it where something
+        # else stands: further away it would read as that of another line.
         line = panel.x(place)
-        tries = (line - 2, line - width / 2, line - width + 2)
-        left = next((x for x in (shelf.put(t, width) for t in tries) if x is not None), None)
+        left = shelf.put(line - 2, width)
         if left is None:
             left = shelf.near(line - 2, width, _BESIDE)
         if left is None:
