@@ -22,10 +22,13 @@ until what it says has not been found for 3 s.
 """
 
 BODY = """
-Nothing is concluded from values that are missing or not of the present. The power cap alone is
-no alert: a GPU that is used well meets it most of the time. Memory that torch holds as cache is
-not counted as needed, since torch uses it again and gives it back before it fails. What a
-finished cell was held back by is told by its report: see [findings](findings.md).
+Nothing is concluded from values that are missing or not of the present: silence begins no alert,
+and ends one only after 15 s. Where readings come rarely, more time is looked at. What takes
+memory inside torch's cache is no growth, nor is what slows down and levels off; in how long the
+memory is full is said from 90 s on. The power cap alone is no alert: a GPU that is used well
+meets it most of the time. Memory that torch holds as cache is not counted as needed, since torch
+uses it again and gives it back before it fails. What a finished cell was held back by is told by
+its report: see [findings](findings.md).
 
 ## Be told
 

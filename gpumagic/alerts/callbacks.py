@@ -28,7 +28,12 @@ def on_alert(callback: Callback) -> Callable[[], None]:
     the callback runs on gpumagic's own thread, beside the cell: it should be quick, and a widget
     or an output that it touches has to allow that. ``alert.state`` is "begun" or "over". What it
     raises is logged to the logger "gpumagic", once for each kind of alert, and nothing else.
+    Those that are not over when the view stops are told so by the cell that stops it.
+
+    Raises :class:`TypeError` for what cannot be called.
     """
+    if not callable(callback):
+        raise TypeError(f"on_alert takes a function of an Alert, not {callback!r}")
     token = object()
     # Both are one step each for other threads.
     _CALLBACKS[token] = callback

@@ -28,7 +28,8 @@ _SPAN_S = 30.0
 _LATELY_S = 2.0
 _LATELY_ON_S = 8.0
 _MARGIN_ON_CELSIUS = 1.0
-_BACK_S = 60.0
+_BACK_S = 600.0
+_LONGER = "longer_than_since_state"
 _BUSY = 0.1
 _CAPPED = 0.8
 _CAPPED_UTIL = 0.5
@@ -61,19 +62,27 @@ def hot(look: Look) -> Iterator[Alert]:
         if present < least:
             continue
         window = look.window(TEMPERATURE, device, look.limits.hot_s)
-        if window is None or (min(window.values) < least and not look.on("hot", device)):
-            continue
-        since = look.since(
-            "hot", device, look.held_since(TEMPERATURE, device, least, _BACK_S)
-        )
-        where = "at" if min(window.values) >= limit else "near"
+        known = look.active.get(("hot", device.id))
+        lowest = present if window is None else min(window.values)
+        evidence = {TEMPERATURE: present, "slowdown_celsius": limit}
+        # A hole in the readings begins no alert, and ends none.
+        if known is None:
+            if window is None or lowest < least:
+                continue
+            since, longer = look.held_from(TEMPERATURE, device, least, _BACK_S)
+        else:
+            since, longer = known.since, _LONGER in known.evidence
+        if longer:
+            evidence[_LONGER] = 1.0
+        where = "at" if lowest >= limit else "near"
+        over = "over " if longer else ""
         yield Alert(
             "hot", device.id,
             f"{device.label} has been {where} the {quantity(limit, 'celsius')} at which it slows"
-            f" down for {elapsed(look.now - since)} ({quantity(present, 'celsius')} now): see to"
-            " its cooling.",
+            f" down for {over}{elapsed(look.now - since)} ({quantity(present, 'celsius')} now):"
+            " see to its cooling.",
             "limit", since, ((device.id, "temp"),),
-            {TEMPERATURE: present, "slowdown_celsius": limit},
+            evidence,
         )
 
 

@@ -10,7 +10,18 @@ from ..sample import Device
 from ..units import quantity
 from .alert import Alert
 from .look import Look
-from .memory import ALLOCATED, LISTS, NAMES, OTHERS, USED, need_parts, total_bytes
+from .memory import (
+    ALLOCATED,
+    LISTS,
+    NAMES,
+    OTHERS,
+    RESERVED,
+    USED,
+    need_parts,
+    outside_torch,
+    part_s,
+    total_bytes,
+)
 from .words import about
 
 __all__ = ["filling"]
@@ -22,7 +33,10 @@ _PARTS = 5
 _LEAST_RISE, _LEAST_RISE_ON = 0.1, 0.06
 _LARGEST_RISE, _LARGEST_RISE_ON = 0.45, 0.8
 _LONGER = 1.5
-_LARGE_STEPS = 2
+_LARGE_STEPS = (1, 2, 4)
+_LEVELS_ON = 0.25
+_SOON_S = 90.0
+_BEFORE_S = 120.0
 _NOISE = 2.0 * 2**20
 _WORKING_SM, _WORKING_UTIL = 0.1, 0.5
 _HALF = 0.5
@@ -38,22 +52,46 @@ class _Growth:
 
 
 def _can_have_grown(look: Look, device: Device, seconds: float, least: float) -> bool:
-    """Tell in few steps whether there can be a growth: of the device's use, or inside the cache."""
-    for metric in (USED, ALLOCATED):
-        values = look.series(metric, device, seconds).values
-        if len(values) >= _PARTS and max(values[-2:]) - min(values[:2]) >= least:
-            return True
-    return False
+    """Tell in few steps whether there can be a growth of what the device has used."""
+    values = look.series(USED, device, seconds).values
+    return len(values) >= _PARTS and max(values[-2:]) - min(values[:2]) >= least
+
+
+def _levels_off(floors: Sequence[float], left: float, on: bool) -> bool:
+    """Tell whether a growth that slows down as it does now ends before the memory is full.
+
+    Of two stretches of the same length the second one gained a part of what the first one did;
+    each further one is taken to gain that part of the one before.
+    """
+    middle = (len(floors) + 1) // 2
+    first, second = floors[middle] - floors[1], floors[-1] - floors[middle]
+    if first <= 0 or second <= 0:
+        return True
+    kept = second / first + (_LEVELS_ON if on else 0.0)
+    return kept < 1 and second * kept / (1 - kept) < left
+
+
+def _was_there(look: Look, device: Device, seconds: float, top: float) -> bool:
+    """Tell whether this cell has used as much before: then it comes and goes."""
+    start = max([look.now - _BEFORE_S, *(s.start for s in look.running())])
+    before = look.now - seconds
+    if start >= before:
+        return False
+    values = look.series(USED, device, look.now - start)
+    return any(v >= top for t, v in values if t < before)
 
 
 def _growth(look: Look, device: Device, total: float, seconds: float) -> _Growth | None:
     """Find a growth of the floor that goes on from part to part of the last seconds."""
     limits, on = look.limits, look.on("filling", device)
-    width = seconds / _PARTS
+    width = part_s(look, seconds / _PARTS)
+    seconds = width * _PARTS
     # One part more: the growth can have begun at any time in the first one.
     parts = need_parts(look, device, seconds + width, _PARTS + 1)
-    if parts is None:
+    used = look.window(USED, device, seconds + width)
+    if parts is None or used is None:
         return None
+    taken = [min(p) for p in look.parts(used, seconds + width, _PARTS + 1) if p]
     gained = parts[-1].floor - parts[0].floor
     if gained <= 0 or gained < limits.growth_ratio * total:
         return None
@@ -63,8 +101,15 @@ def _growth(look: Look, device: Device, total: float, seconds: float) -> _Growth
         return None
     if max(rises) > (_LARGEST_RISE_ON if on else _LARGEST_RISE) * gained:
         return None
+    # The device fills by what it has used; tensors inside torch's cache take nothing of it.
+    if len(taken) <= _PARTS or taken[-1] - taken[1] < _HALF * (parts[-1].floor - parts[1].floor):
+        return None
     rate = (parts[-1].floor - parts[1].floor) / (width * (_PARTS - 1))
     left = max(0.0, total - parts[-1].top)
+    if _levels_off([p.floor for p in parts], left, on):
+        return None
+    if not on and _was_there(look, device, seconds, used.values[-1]):
+        return None
     return _Growth(seconds, rate, left / rate)
 
 
@@ -86,14 +131,15 @@ def filling(look: Look) -> Iterator[Alert]:
     limits = look.limits
     for device in look.gpus:
         total = device.constants.get("gpu_memory_total_bytes")
-        longest = _LARGE_STEPS * limits.growth_s
-        read = longest * (_PARTS + 1) / _PARTS
+        windows = [limits.growth_s * steps for steps in _LARGE_STEPS]
+        read = part_s(look, windows[0] / _PARTS) * (_PARTS + 1)
         if not total or not _can_have_grown(look, device, read, limits.growth_ratio * total):
             continue
         total = total_bytes(look, device) or total
         known = look.active.get(("filling", device.id))
         # What was found over the shorter time ends as fast.
-        windows = [known.evidence["grown_seconds"]] if known else [limits.growth_s, longest]
+        if known:
+            windows = [known.evidence["grown_seconds"]]
         found = (_growth(look, device, total, seconds) for seconds in windows)
         growth = next((one for one in found if one is not None), None)
         within = limits.full_within_s * (_LONGER if look.on("filling", device) else 1.0)
@@ -109,14 +155,23 @@ def _filling(look: Look, device: Device, growth: _Growth) -> Alert:
     # What processes hold is read once a second.
     own = _gained(look.series(_OWN, device, growth.seconds).values)
     others = _gained(look.series(OTHERS, device, growth.seconds).values)
-    full = f"full in {about(growth.seconds_to_full)}"
+    soon = growth.seconds_to_full < _SOON_S
+    full = f": full in {about(growth.seconds_to_full)}" if soon else ""
+    used = _gained(look.series(USED, device, growth.seconds).values)
+    torch = _gained(look.series(RESERVED, device, growth.seconds).values)
+    listed = look.present(_OWN, device)
     if others > own and others >= _HALF * growth.bytes_per_second * growth.seconds:
-        text = f"Other processes' memory on {device.label} grows {rate}: {full}. {LISTS}"
+        text = f"Other processes' memory on {device.label} grows {rate}{full}. {LISTS}"
+    elif outside_torch(look, device, listed, torch, used):
+        text = f"{device.label} memory grows {rate}, outside this kernel's torch{full}."
     else:
-        used = look.series(USED, device, growth.seconds).values
-        kept = all(after >= before - _NOISE for before, after in pairwise(used))
+        kept = all(
+            after >= before - _NOISE
+            for metric in (USED, ALLOCATED)
+            for before, after in pairwise(look.series(metric, device, growth.seconds).values)
+        )
         none = " and none is released" if kept else ""
-        text = f"{device.label} memory grows {rate}{look.in_cell()}{none}: {full}. {NAMES}"
+        text = f"{device.label} memory grows {rate}{look.in_cell()}{none}{full}. {NAMES}"
     return Alert(
         "filling", device.id, text, "limit",
         look.since("filling", device, look.now - growth.seconds), ((device.id, "mem"),),

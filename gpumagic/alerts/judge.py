@@ -20,6 +20,9 @@ _EVERY_S = 0.95
 
 _SHORTEST_S = 5.0
 _LEAVES_S = 3.0
+_SILENT_S = 15.0
+"""Readings that stop end no alert before that."""
+
 _LOOKS_BACK_S = 2.0
 
 _ORDER = {kind.name: index for index, kind in enumerate(ALERTS)}
@@ -41,9 +44,10 @@ class Alerts:
     """Judge the last seconds of a recording, once a second at most.
 
     An alert begins when its check finds it, stays for 5 s at least and until it has not been
-    found for 3 s. It is logged and handed to the callbacks of :func:`gpumagic.on_alert` when it
-    begins and when it is over, unless ``announces`` is false, as for a recording that is played
-    from a file. One that another hides on the same GPU does not begin, and is not shown.
+    found for 3 s, or for 15 s where readings are missing. It is logged and handed to the
+    callbacks of :func:`gpumagic.on_alert` when it begins and when it is over, unless
+    ``announces`` is false, as for a recording that is played from a file. One that another hides
+    on the same GPU does not begin, and is not shown.
 
     Not for use from two threads at once.
     """
@@ -56,6 +60,7 @@ class Alerts:
         self._active: dict[Key, _State] = {}
         self._notes: dict[Key, tuple[float, float]] = {}
         self._asked: dict[str, tuple[float, Sequence[Alert]]] = {}
+        self._missing: set[Key] = set()
         self._recording: Recording | None = None
         self._judged: float | None = None
         self._shown: Alert | None = None
@@ -87,13 +92,13 @@ class Alerts:
             recording, now, devices, self.thresholds,
             active={key: state.alert for key, state in self._active.items()},
             unseen_s=math.inf if judged is None else now - judged + _LOOKS_BACK_S,
-            notes=self._notes,
+            notes=self._notes, missing=self._missing,
         )
         found = {
             (alert.kind, alert.device): alert for kind in ALERTS for alert in self._ask(kind, look)
         }
         self._take(found, now)
-        self._drop(found, now, {device.id for device in devices})
+        self._drop(found, look, {device.id for device in devices})
         hidden = _hidden(self._active)
         shown = [state.alert for key, state in self._active.items() if key not in hidden]
         self._shown = min(shown, key=_gravity, default=None)
@@ -106,6 +111,8 @@ class Alerts:
         if look.now - asked < kind.every_s - _EVERY_S / 2:
             known = {device.id for device in look.gpus}
             return [alert for alert in found if alert.device in known]
+        look.kind = kind.name
+        look.missing -= {key for key in look.missing if key[0] == kind.name}
         alerts = tuple(kind.check(look))
         self._asked[kind.name] = (look.now, alerts)
         return alerts
@@ -122,10 +129,12 @@ class Alerts:
                 self._active[key] = _State(alert, now, now)
                 self._tell(alert)
 
-    def _drop(self, found: dict[Key, Alert], now: float, devices: Collection[str]) -> None:
+    def _drop(self, found: dict[Key, Alert], look: Look, devices: Collection[str]) -> None:
         """End what has not been found for long enough, and what is no longer looked at."""
+        now = look.now
         for key, state in list(self._active.items()):
-            lasts = now - state.begun < _SHORTEST_S or now - state.found < _LEAVES_S
+            leaves = _SILENT_S if key in look.missing else _LEAVES_S
+            lasts = now - state.begun < _SHORTEST_S or now - state.found < leaves
             if key in found or (lasts and key[1] in devices):
                 continue
             self._end(key, now)
@@ -144,6 +153,7 @@ class Alerts:
             self._end(key, now)
         self._notes.clear()
         self._asked.clear()
+        self._missing.clear()
         self._recording = self._judged = self._shown = None
 
 

@@ -11,7 +11,7 @@ from operator import sub
 
 from ..metrics import METRICS
 from ..recording import Recording, Series
-from ..sample import Device
+from ..sample import Device, Span
 from .alert import Alert
 from .thresholds import AlertThresholds
 
@@ -41,6 +41,9 @@ class Look:
     active: Mapping[tuple[str, str], Alert] = field(default_factory=dict)
     unseen_s: float = math.inf
     notes: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    kind: str = ""
+    missing: set[tuple[str, str]] = field(default_factory=set)
+    """Kind and device of what could not be judged since readings have stopped or had a hole."""
     _read: dict[tuple[str, str], tuple[float, Series]] = field(default_factory=dict)
 
     def on(self, kind: str, device: Device) -> bool:
@@ -73,7 +76,11 @@ class Look:
         """Return the present value, ``None`` where the newest reading is not of the present."""
         stale = max(_STALE_PERIODS * self.period(metric), _STALE_FLOOR_S)
         _, found = self._longest(metric, device, stale)
-        return found.values[-1] if found.times and self.now - found.times[-1] <= stale else None
+        if found.times and self.now - found.times[-1] <= stale:
+            return found.values[-1]
+        if (self.kind, device.id) in self.active and metric in self.recording.metrics(device.id):
+            self.missing.add((self.kind, device.id))
+        return None
 
     def window(self, metric: str, device: Device, seconds: float) -> Series | None:
         """Return the readings of the last seconds if they cover them: no hole, none at its ends.
@@ -92,6 +99,8 @@ class Look:
             or self.now - times[-1] > stale
             or max(map(sub, times[1:], times)) > hole
         ):
+            if times:
+                self.missing.add((self.kind, device.id))
             return None
         return found
 
@@ -117,6 +126,16 @@ class Look:
             since = time
         return since
 
+    def held_from(
+        self, metric: str, device: Device, least: float, seconds: float
+    ) -> tuple[float, bool]:
+        """Return the same, and whether it can have been so before what was looked at."""
+        since = self.held_since(metric, device, least, seconds)
+        times = self.series(metric, device, seconds).times
+        whole = bool(times) and since <= times[0]
+        edge = self.now - seconds + max(_STALE_PERIODS * self.period(metric), _STALE_FLOOR_S)
+        return since, whole and since <= edge
+
     def since(self, kind: str, device: Device, otherwise: float) -> float:
         """Return from when on an alert holds: as it was when it began."""
         known = self.active.get((kind, device.id))
@@ -127,9 +146,20 @@ class Look:
         cells = self.recording.spans(start, end)
         return f" in {max(cells, key=lambda s: s.start).label}" if cells else ""
 
+    def cells_of(self, events: Sequence[tuple[float, float]], slack: float) -> dict[str, float]:
+        """Count events, each a time and how many, for each cell, in the order of the last."""
+        found: dict[str, float] = {}
+        for time, times in events:
+            where = self.cell_in(time - slack, time)
+            found[where] = found.pop(where, 0.0) + times
+        return found
+
+    def running(self) -> list[Span]:
+        """Return the cells that run now."""
+        cells = self.recording.spans(self.now, self.now)
+        return [s for s in cells if s.end is None or s.end > self.now]
+
     def in_cell(self) -> str:
         """Say which cell runs now, the last begun of several: `` in [14]``, or nothing."""
-        running = [
-            s for s in self.recording.spans(self.now, self.now) if s.end is None or s.end > self.now
-        ]
+        running = self.running()
         return f" in {max(running, key=lambda s: s.start).label}" if running else ""

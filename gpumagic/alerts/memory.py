@@ -18,25 +18,29 @@ __all__ = [
     "LISTS",
     "NAMES",
     "OTHERS",
+    "RESERVED",
     "USED",
     "Need",
     "allocator_retries",
     "near_full",
     "need_parts",
     "out_of_memory",
+    "outside_torch",
+    "part_s",
     "total_bytes",
 ]
 
 USED = "gpu_memory_used_bytes"
 _FREE = "gpu_memory_free_bytes"
 ALLOCATED = "torch_allocated_bytes"
-_RESERVED = "torch_reserved_bytes"
+RESERVED = "torch_reserved_bytes"
 OTHERS = "gpu_other_processes_memory_bytes"
 
 NAMES = "`%gpumem` names what holds it."
 LISTS = "`nvidia-smi` lists them."
 _NEAR_FULL_S = 4
 _MARGIN = 0.02
+_OWN = "gpu_process_memory_bytes"
 _DRIVERS = 0.1
 _PROBES = 3
 _HALF = 0.5
@@ -69,10 +73,10 @@ def need_parts(look: Look, device: Device, seconds: float, parts: int) -> list[N
     used = look.window(USED, device, seconds)
     if used is None:
         return None
-    if look.present(_RESERVED, device) is None:
+    if look.present(RESERVED, device) is None:
         whole = look.parts(used, seconds, parts)
         return [Need(min(p), max(p)) for p in whole] if all(whole) else None
-    reserved = look.window(_RESERVED, device, seconds)
+    reserved = look.window(RESERVED, device, seconds)
     allocated = look.window(ALLOCATED, device, seconds)
     if reserved is None or allocated is None:
         return None
@@ -90,6 +94,17 @@ def need_parts(look: Look, device: Device, seconds: float, parts: int) -> list[N
             return None
         found.append(Need(min(outside) + min(live), min(outside) + max(live)))
     return found
+
+
+def part_s(look: Look, seconds: float) -> float:
+    """Return the length of a part of a window: at least two readings' time."""
+    return max(seconds, 2.0 * look.period(USED), 2.0 * look.period(ALLOCATED))
+
+
+def outside_torch(look: Look, device: Device, own: float | None, torch: float, of: float) -> bool:
+    """Tell whether torch here is known not to hold most of ``of``, and nothing says who does."""
+    seen = look.present(RESERVED, device) is not None
+    return seen and own is None and torch < _HALF * of
 
 
 def _held_by_others(look: Look, device: Device, need: float) -> float | None:
@@ -112,7 +127,11 @@ def near_full(look: Look) -> Iterator[Alert]:
         if not total or used < share * total:
             continue
         # One part more: the first one can have been full at its end only.
-        parts = need_parts(look, device, _NEAR_FULL_S + 1.0, _NEAR_FULL_S + 1)
+        width = part_s(look, 1.0)
+        parts = need_parts(look, device, width * (_NEAR_FULL_S + 1), _NEAR_FULL_S + 1)
+        if parts is None and on:
+            # After a hole, what has come since it decides whether it goes on.
+            parts = need_parts(look, device, width, 1)
         if parts is None:
             continue
         tops = [part.top for part in parts]
@@ -123,11 +142,15 @@ def near_full(look: Look) -> Iterator[Alert]:
         text = f"{device.label} memory is {quantity(need / total, 'ratio')} full"
         if others is not None:
             text += f", {bytes_of(others, total)} held by other processes: {LISTS}"
+        elif outside_torch(
+            look, device, look.present(_OWN, device), look.present(RESERVED, device) or 0.0, need
+        ):
+            text += f": {bytes_of(need, total)} are needed, most of it outside this kernel's torch."
         else:
             text += f"{look.in_cell()}: {bytes_of(need, total)} are needed. {NAMES}"
         yield Alert(
             "near-full", device.id, text, "limit" if others is None else "hint",
-            look.since("near-full", device, look.now - _NEAR_FULL_S), ((device.id, "mem"),),
+            look.since("near-full", device, look.now - _NEAR_FULL_S * width), ((device.id, "mem"),),
             {"need_bytes": need, "total_bytes": total},
         )
 
@@ -135,40 +158,54 @@ def near_full(look: Look) -> Iterator[Alert]:
 # -- what has just happened -----------------------------------------------------------------
 
 
-def _grown(look: Look, metric: str, device: Device, kind: str) -> tuple[float, float, float] | None:
-    """Return by how much a counter has just grown, and the first and the last time of it.
+def _grown(look: Look, metric: str, device: Device, kind: str) -> list[tuple[float, float]]:
+    """Return when a counter has just grown, and by how much each time.
 
     A counter that goes back was reset by the user.
     """
     seconds = look.limits.recent_s
     if seconds <= 0:
-        return None
+        return []
     if not look.on(kind, device):
         seconds = min(seconds, look.unseen_s)
     # The reading before the first of these is needed to tell whether that one is a growth.
-    found = look.series(metric, device, seconds + 1.0)
+    found = look.series(metric, device, seconds + max(1.0, 3.0 * look.period(metric)))
     values = found.values
     if not values or values.count(values[0]) == len(values):
-        return None
-    times = [
+        return []
+    return [
         (time, after - before)
         for time, (before, after) in zip(found.times[1:], pairwise(values), strict=True)
         if after > before and time >= look.now - seconds
     ]
-    return (sum(n for _, n in times), times[0][0], times[-1][0]) if times else None
+
+
+def _earlier(cells: dict[str, float]) -> str:
+    """Say how often it happened in cells before the last one: `` (and twice in [13])``."""
+    *others, _ = cells.items()
+    if not others:
+        return ""
+    if len(others) > 1:
+        return f" (and {_often(sum(n for _, n in others))} before)"
+    (where, times), = others
+    return f" (and {_often(times)}{where or ' before'})"
+
+
+def _often(times: float) -> str:
+    return "once" if times == 1 else "twice" if times == 2 else f"{count(round(times))} times"
 
 
 def out_of_memory(look: Look) -> Iterator[Alert]:
     """An allocation of torch failed in the last 30 s."""
     for device in look.gpus:
         grown = _grown(look, "torch_ooms_count", device, "out-of-memory")
-        if grown is None:
+        if not grown:
             continue
-        times, first, last = grown
-        period = look.period("torch_ooms_count")
-        where = look.cell_in(last - 2 * period, last)
-        often = f" ({times:.0f} times)" if times > 1 else ""
-        text = f"CUDA out of memory on {device.label}{where}{often}"
+        times, first, last = sum(n for _, n in grown), grown[0][0], grown[-1][0]
+        cells = look.cells_of(grown, 2 * look.period("torch_ooms_count"))
+        where, here = list(cells.items())[-1]
+        often = f" ({here:.0f} times)" if here > 1 else ""
+        text = f"CUDA out of memory on {device.label}{where}{often}{_earlier(cells)}"
         evidence = {"torch_ooms_count": times}
         held = look.recording.series(ALLOCATED, device.id, last - _FAILED_S, last).values
         total = device.constants.get("gpu_memory_total_bytes")
@@ -186,17 +223,17 @@ def allocator_retries(look: Look) -> Iterator[Alert]:
     for device in look.gpus:
         kind = "allocator-retries"
         grown = _grown(look, "torch_alloc_retries_count", device, kind)
-        if grown is None:
+        if not grown:
             continue
-        times, first, last = grown
-        where = look.cell_in(last - 2 * look.period("torch_alloc_retries_count"), last)
-        often = "once" if times == 1 else "twice" if times == 2 else f"{count(round(times))} times"
+        times, first = sum(n for _, n in grown), grown[0][0]
+        cells = look.cells_of(grown, 2 * look.period("torch_alloc_retries_count"))
+        where, here = list(cells.items())[-1]
         used = look.present(USED, device)
         held = f", {bytes_text(used)} are used now" if used is not None else ""
         yield Alert(
             kind, device.id,
-            f"{device.label} memory is short{where}: torch emptied its cache {often} to go on"
-            f"{held}. {NAMES}",
+            f"{device.label} memory is short{where}: torch emptied its cache {_often(here)} to"
+            f" go on{_earlier(cells)}{held}. {NAMES}",
             "limit", look.since(kind, device, first), ((device.id, "mem"),),
             {"torch_alloc_retries_count": times},
         )

@@ -104,7 +104,7 @@ def _stated(parts: Parts) -> float:
 
 
 def _groups(look: Look) -> Iterator[list[_Busy]]:
-    """Yield the busy GPUs of one kind that work together: those of this process, or all."""
+    """Yield the busy GPUs of one kind that this process works on."""
     kinds: dict[str, list[Device]] = {}
     for device in look.gpus:
         kinds.setdefault(device.name, []).append(device)
@@ -116,13 +116,12 @@ def _groups(look: Look) -> Iterator[list[_Busy]]:
             if look.present(_ALLOCATED, device) or look.present(_OWN, device)
         ]
         runs = partial(_runs, look)
-        chosen = own if sum(map(runs, own)) >= _FEWEST else devices
         # Most looks end here.
-        if sum(map(runs, chosen)) < _FEWEST or not _can_differ(look, chosen):
+        if sum(map(runs, own)) < _FEWEST or not _can_differ(look, own):
             continue
         busy = [
             _Busy(d, util, _means(look, _SM, d), _means(look, CLOCK, d))
-            for d in chosen
+            for d in own
             if (util := _means(look, _UTIL, d)) is not None and _mean(util) >= _BUSY
         ]
         if len(busy) >= _FEWEST:
@@ -130,7 +129,7 @@ def _groups(look: Look) -> Iterator[list[_Busy]]:
 
 
 def straggler(look: Look) -> Iterator[Alert]:
-    """Of three or more busy GPUs of a kind, one differs from the median of the others for 15 s.
+    """Of three or more busy GPUs of a kind in this process, one differs from the others for 15 s.
 
     It runs hot or held back at a clock 8 % below theirs (16 % if neither), or its GPU-Util is 40
     points away from theirs, or its SM active 30.

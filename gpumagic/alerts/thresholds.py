@@ -31,7 +31,8 @@ class AlertThresholds:
     full_within_s: float = 180.0
     """Growth is told if the memory is full within this time."""
     growth_s: float = 10.0
-    """Growth is told once it has gone on for this time (or twice as long, in large steps)."""
+    """Growth is told once it has gone on for this time (up to four times as long, in steps
+    that are up to 7 s apart)."""
     growth_ratio: float = 0.02
     """Growth is told if it took at least this part of the device in that time."""
     hot_margin_celsius: float = 2.0
