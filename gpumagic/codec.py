@@ -5,6 +5,7 @@ shippers read a file as it is::
 
     {"kind": "recording", "version": 1, "gpumagic": "...", "period_nvml_s": 0.1, ...}
     {"kind": "device", "device": "GPU-...", "name": "NVIDIA H200", "nvml_index": 0, ...}
+    {"kind": "period", "time": ..., "source": "nvml", "period_s": 1.0}
     {"kind": "sample", "time": 1764515520.1, "device": "GPU-...", "gpu_power_watts": 610, ...}
     {"kind": "span", "time": ..., "end": ..., "id": 1, "number": 12, "status": "ok"}
     {"kind": "mark", "time": ..., "text": "epoch 3"}
@@ -13,9 +14,11 @@ shippers read a file as it is::
 Readings of one device within 5 ms share a line, which takes the first one's time. Readings that
 a recording has merged are a line of their own with two more keys, ``start`` (the time of the
 first) and ``readings`` (how many), and a ``highest_`` key for each metric whose highest is not
-its value, which is their mean. A value that
-was not read is an absent key. An unknown ``kind`` is passed over, as is a cut last line, and a
-value that is no finite number counts as not read.
+its value, which is their mean. Where readings of bits in them differ, a
+``readings_`` key says how many there were of each (``"0:3 4:1"``). The header gives the period
+of each source at the start of the file; a ``period`` line says that from the next sample of a
+source on it is another one. A value that was not read is an absent key. An unknown ``kind`` is
+passed over, as is a cut last line, and a value that is no finite number counts as not read.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from typing import IO, Any
 
 from .errors import RecordingError
 from .metrics import METRICS
-from .recording import Record, Recording
+from .recording import Record, Recording, period_changes
 from .sample import HOST, Device, Gap, Mark, Sample, Span, SpanStatus
-from .tracks import MergedSample
+from .tracks import BITS, MergedSample, Tally
 
 __all__ = ["VERSION", "Encoder", "decode", "header_line", "load", "open_for_writing", "save"]
 
@@ -42,6 +45,7 @@ VERSION = 1
 
 _TICK_S = 0.005
 _HIGHEST = "highest_"
+_TALLY = f"readings_{BITS}"
 _LATEST_S = 1e11  # the year 5138: what lies beyond is no time, and no calendar can show it
 _SPAN_STATUS: tuple[SpanStatus, ...] = ("running", "ok", "error", "interrupted")
 
@@ -121,6 +125,8 @@ class Encoder:
             high = _round(value, METRICS[name].unit)
             if high != line[name]:
                 line[_HIGHEST + name] = high
+        if sample.tally:
+            line[_TALLY] = " ".join(f"{bits}:{count}" for bits, count in sample.tally)
         return [*([] if waiting is None else [_dump(waiting)]), _dump(line)]
 
     def _sample(self, sample: Sample) -> list[str]:
@@ -138,6 +144,11 @@ class Encoder:
             if math.isfinite(value):  # JSON has no NaN
                 line[name] = _round(value, METRICS[name].unit)
         return done
+
+    def period(self, time: float, source: str, period: float) -> list[str]:
+        """Return the lines that say how many seconds lie between a source's next readings."""
+        line = {"kind": "period", "time": _time(time), "source": source, "period_s": period}
+        return [*self.flush(), _dump(line)]
 
     def flush(self) -> list[str]:
         """Return the lines that still wait."""
@@ -196,6 +207,11 @@ def _records(line: dict[str, Any], number: int) -> Iterator[Record | None]:
                 for key, value in line.items():
                     if key.startswith("period_") and not math.isfinite(float(value)):
                         raise ValueError(f"{key!r}: {value}")
+                yield None
+            case "period":
+                str(line["source"])
+                if not math.isfinite(float(line["period_s"])):
+                    raise ValueError(f"'period_s': {line['period_s']}")
                 yield None
             case "sample":
                 yield from _samples(line)
@@ -264,8 +280,20 @@ def _samples(line: dict[str, Any]) -> Iterator[Sample]:
         else:
             highs = {name: number for name in values if (
                 number := _finite(line.get(_HIGHEST + name, values[name]))) is not None}
-            count = max(2, int(line["readings"]))
-            yield MergedSample(time, device, source, values, min(start, time), count, highs)
+            count = max(1, int(line["readings"]))
+            yield MergedSample(
+                time, device, source, values, min(start, time), count, highs,
+                _tally(line.get(_TALLY), count) if BITS in values else (),
+            )
+
+
+def _tally(text: Any, most: int) -> Tally:
+    """Read how many readings of bits there were of each value, at most ``most`` in all."""
+    pairs = (pair.partition(":") for pair in str(text or "").split())
+    found = tuple((int(bits), int(count)) for bits, _, count in pairs)
+    if any(bits < 0 or count < 1 for bits, count in found) or sum(n for _, n in found) > most:
+        raise ValueError(f"{_TALLY!r}: {text}")
+    return found
 
 
 def _device(line: dict[str, Any]) -> Device:
@@ -307,15 +335,28 @@ def save(recording: Recording, path: str | Path) -> int:
     Raises :class:`~gpumagic.errors.RecordingError` where the file cannot be written.
     """
     encoder = Encoder()
-    records: list[tuple[float, Record]] = [(s.time, s) for s in recording.samples()]
+    # The period in force is said before the first reading that was taken at it.
+    present = dict(recording.periods)
+    changes = period_changes(recording)
+    first = present | {source: period for _, source, period in reversed(changes)}
+    records: list[tuple[float, Record | tuple[str, float]]] = [
+        (time, (source, period)) for time, source, period in changes
+    ]
+    records += [(s.time, s) for s in recording.samples()]
     records += [(s.start, s) for s in recording.spans()]
     records += [(m.time, m) for m in recording.marks()]
     records += [(g.start, g) for g in recording.gaps()]
     records.sort(key=lambda pair: pair[0])
-    lines = [header_line(recording.periods)]
+    lines = [header_line(first)]
     lines += [_dump(_device_line(device)) for device in recording.devices]
-    for _, record in records:
-        lines += encoder.encode(record)
+    written = dict(first)
+    newest = records[-1][0] if records else 0.0
+    for time, record in [*records, *((math.inf, pair) for pair in present.items())]:
+        if not isinstance(record, tuple):
+            lines += encoder.encode(record)
+        elif written.get(record[0]) != record[1]:
+            written[record[0]] = record[1]
+            lines += encoder.period(min(time, newest), *record)
     lines += encoder.flush()
     try:
         with open_for_writing(path) as file:
@@ -376,6 +417,8 @@ def _put(recording: Recording, line: dict[str, Any], record: Record | None) -> N
             recording.add_mark(record)
         case Gap():
             recording.add_gap(record)
+        case None if line["kind"] == "period":
+            recording.periods[str(line["source"])] = float(line["period_s"])
         case None:
             for key, value in line.items():
                 if key.startswith("period_") and key.endswith("_s"):

@@ -28,6 +28,7 @@ __all__ = [
     "Record",
     "Recording",
     "Series",
+    "period_changes",
 ]
 
 MAX_BYTES = 48 << 20
@@ -85,7 +86,8 @@ class Series:
             return list(compress(column, chosen))
 
         merged = self.merged and Merged(
-            those(self.merged.starts), those(self.merged.counts), those(self.merged.highs)
+            those(self.merged.starts), those(self.merged.counts), those(self.merged.highs),
+            those(self.merged.tallies) if self.merged.tallies else (),
         )
         return Series(self.metric, self.device, those(self.times), those(self.values), merged)
 
@@ -122,6 +124,7 @@ class Recording:
         self._known_edges: list[Edge] | None = None
         self._devices: dict[str, Device] = {}
         self._tracks: dict[tuple[str, str], Track] = {}
+        self._track_by_metric: dict[tuple[str, str], Track] = {}
         self._gaps: deque[Gap] = deque(maxlen=_MAX_EVENTS)
         self._open_gaps: dict[tuple[str, str | None], Gap] = {}
         self._spans: dict[int, Span] = {}
@@ -338,10 +341,23 @@ class Recording:
         A row of merged readings is in it if any of them can be: it may begin or end outside.
         """
         with self._lock:
+            track = self._track_of(metric, device)
+            if track is not None:
+                return Series(metric, device, *track.read(metric, start, end))
+        return Series(metric, device, (), ())
+
+    def _track_of(self, metric: str, device: str) -> Track | None:
+        """Return the track that holds a metric of a device; the lock is held.
+
+        A track never loses a metric, so what was found once is not looked for again.
+        """
+        known = self._track_by_metric.get((metric, device))
+        if known is None:
             for (owner, _), track in self._tracks.items():
                 if owner == device and metric in track:
-                    return Series(metric, device, *track.read(metric, start, end))
-        return Series(metric, device, (), ())
+                    known = self._track_by_metric[metric, device] = track
+                    break
+        return known
 
     def times(
         self, source: str, device: str, start: float = -math.inf, end: float = math.inf
@@ -353,7 +369,7 @@ class Recording:
         """
         with self._lock:
             track = self._tracks.get((device, source))
-            return track.times(start, end) if track else []
+            return track.times(start, end) if track is not None else []
 
     def breaks(
         self,
@@ -387,8 +403,11 @@ class Recording:
     def longest_period(self, source: str, device: str) -> float | None:
         """Return the longest period at which a source has read a device, or ``None``."""
         track = self._tracks.get((device, source))
-        known = [p for p in (track and track.longest_period, self.periods.get(source)) if p]
-        return max(known, default=None)
+        past = track.longest_period if track is not None else None
+        present = self.periods.get(source)
+        if not past or not present:
+            return past or present or None
+        return max(past, present)
 
     def latest(self, metric: str, device: str) -> tuple[float, float] | None:
         """Return the time and value of the newest reading of a metric, or ``None``.
@@ -396,10 +415,8 @@ class Recording:
         A value that the last 64 samples of its source lack counts as gone.
         """
         with self._lock:
-            for (owner, _), track in self._tracks.items():
-                if owner == device and metric in track:
-                    return track.latest(metric)
-        return None
+            track = self._track_of(metric, device)
+            return None if track is None else track.latest(metric)
 
     def metrics(self, device: str) -> tuple[str, ...]:
         """List the metrics of which a device has had a value."""
@@ -469,3 +486,23 @@ class Recording:
         frame: pandas.DataFrame = pandas.DataFrame(rows, columns=columns)
         frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
         return frame
+
+
+def period_changes(recording: Recording) -> list[tuple[float, str, float]]:
+    """List since when (epoch seconds) which source was read every how many seconds.
+
+    Known is what was in force as samples came: the first time of each source is that of its
+    oldest sample.
+    """
+    with recording._lock:
+        known = sorted(
+            (time, source, period)
+            for (_, source), track in recording._tracks.items() for time, period in track.periods
+        )
+    found: list[tuple[float, str, float]] = []
+    present: dict[str, float] = {}
+    for time, source, period in known:
+        if present.get(source) != period:
+            present[source] = period
+            found.append((time, source, period))
+    return found

@@ -148,17 +148,26 @@ def _figure(
     if counter:
         return Figure(metric.name, start=start, end=end, samples=samples)
     counted = list(counting.highs)
+    # Of a row that is in the span only in part, no one knows where its highest lies.
+    straddling = [
+        high for begin, time, high in zip(series.starts, series.times, series.highs, strict=True)
+        if begin < time and begin < span.end and time >= span.start + metric.reach_s
+        and not (begin - metric.reach_s >= span.start and time <= span.end)
+    ]
     if metric.name in _STATES:
         counted += [v for v in (start, end) if v is not None]
+    sure = max(counted) if counted else None
+    highest = None if sure is None else max([sure, *straddling])
     total = sum(v * n for v, n in zip(counting.values, counting.counts, strict=True))
     return Figure(
         metric.name,
         start=start,
         mean=total / samples if samples else None,
-        peak=max(counted) if counted else None,
+        peak=highest,
         end=end,
         samples=samples,
         reason="" if samples else why_none_inside(recording, span, device, metric),
+        peak_low=None if highest == sure else sure,
     )
 
 

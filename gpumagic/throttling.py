@@ -1,8 +1,9 @@
 """For how long clocks were held back, and by what: the driver's counters, or readings of bits.
 
 The counters (LIMITED_SECONDS) tell it exactly, and the bits of ``gpu_clock_event_reasons_state``
-only at each reading. Reasons without a counter come from the bits alone. Of merged readings the
-last one speaks for all of them, and a reason that only others showed for one of them.
+only at each reading. Reasons without a counter come from the bits alone. Where readings have been
+merged, shares count each of them as it was; for the time at which a reason held, the last one
+speaks for all of them, and a reason that only others showed for one of them.
 
 A counter is not believed where it contradicts itself or the bits:
 
@@ -82,15 +83,14 @@ def throttling_of(
 
 
 def _spelled_out(rows: Series) -> Sequence[float]:
-    """Return the readings of bits, as many as there were: of merged ones the last, repeated.
-
-    One of them gets what only others of them showed, so that nothing is lost.
-    """
+    """Return the readings of bits, as many as there were of each value."""
     if rows.merged is None:
         return rows.values
     found: list[float] = []
-    for value, high, count in zip(rows.values, rows.highs, rows.counts, strict=True):
-        found += [value] * (count - 1) + [high]
+    tallies = rows.merged.tallies or [()] * len(rows)
+    for value, count, tally in zip(rows.values, rows.counts, tallies, strict=True):
+        for bits, times in tally or ((value, count),):
+            found += [float(bits)] * times
     return found
 
 

@@ -9,6 +9,7 @@ from typing import IO
 
 from ..codec import Encoder, header_line, open_for_writing
 from ..recording import Record, Recording
+from ..sample import Sample
 
 __all__ = ["JsonLines"]
 
@@ -43,7 +44,9 @@ class JsonLines:
         self._flush_each = flush_each
         self._flushed = 0
         self._open = True
-        self._write([header_line(recording.periods)])
+        self._recording = recording
+        self._periods = dict(recording.periods)
+        self._write([header_line(self._periods)])
         for device in recording.devices:
             self._write(self._encoder.encode(device))
         for gap in recording.gaps():
@@ -54,7 +57,16 @@ class JsonLines:
     def _take(self, record: Record) -> None:
         with self._lock:
             if self._open:  # a record can be on its way while the stream is closed
+                if isinstance(record, Sample):
+                    self._write_period(record.source, record.time)
                 self._write(self._encoder.encode(record))
+
+    def _write_period(self, source: str, time: float) -> None:
+        """Write the period of a source before the first reading for which it is another one."""
+        period = self._recording.periods.get(source)
+        if period is not None and self._periods.get(source) != period:
+            self._periods[source] = period
+            self._write(self._encoder.period(time, source, period))
 
     def _write(self, lines: list[str]) -> None:
         if self.error is not None or not lines:
@@ -85,6 +97,9 @@ class JsonLines:
             if not self._open:
                 return
             self._open = False
+            bounds = self._recording.bounds
+            for source in tuple(self._recording.periods):
+                self._write_period(source, 0.0 if bounds is None else bounds[1])
             self._write(self._encoder.flush())
             self._finish(self._file.flush)
             if self._owned:

@@ -16,11 +16,13 @@ from itertools import compress
 from operator import itemgetter
 from typing import TypeAlias
 
+from ..metrics import METRICS
 from ..sample import Sample
 from .blocks import BLOCK_ROWS, Block, MergedSample, layout_of, merge_rows
 from .breaks import Breaks
+from .tallies import BITS, Tally
 
-__all__ = ["REACH_PERIODS", "Breaks", "Edge", "Merged", "MergedSample", "Track"]
+__all__ = ["BITS", "REACH_PERIODS", "Breaks", "Edge", "Merged", "MergedSample", "Tally", "Track"]
 
 REACH_PERIODS = 2.5
 """Periods after a reading over which its value is carried on, or joined to the next one."""
@@ -28,6 +30,7 @@ REACH_PERIODS = 2.5
 _CUT_SHARE = 8
 """Of a block's rows, at most one in so many begins a row for the sake of a break or an edge."""
 _LATEST_ROWS = 64
+_MOST_PERIODS = 1024
 _NAN = math.nan
 
 Edge: TypeAlias = tuple[float, float]
@@ -39,12 +42,14 @@ class Merged:
     """What the rows of a series stand for, where some of them are merged readings.
 
     A row speaks of the readings from its ``starts`` (epoch seconds) to its time, ``counts`` of
-    them, the highest of which is in ``highs``.
+    them, the highest of which is in ``highs``. ``tallies`` are there for readings of bits alone;
+    a row whose readings are all its value has an empty one.
     """
 
     starts: Sequence[float]
     counts: Sequence[int]
     highs: Sequence[float]
+    tallies: Sequence[Tally] = ()
 
 
 class Track:
@@ -53,7 +58,8 @@ class Track:
     ``end`` is the newest reading's time. Nothing goes for its age: :meth:`thin` merges the oldest
     block of a level into the next one. A merged row has the time of its last reading. A gauge
     keeps the mean of its readings and the highest; a counter and a state keep their last, and
-    the bits of clock event reasons as their peak all that were set. The mean is not weighted by
+    the bits of clock event reasons as their peak all that were set, and how many readings there
+    were of each value. The mean is not weighted by
     time: readings of a row lie at most two and a half periods apart, and all readings count
     alike in the figures of a cell too. Absent values count in none; a metric absent in all
     readings of a row is absent there.
@@ -65,6 +71,8 @@ class Track:
         # the period that it was taken at is in force.
         self.reach = math.inf
         self.longest_period: float | None = None
+        # Since when each period was in force, oldest first; a file says it again.
+        self.periods: list[tuple[float, float]] = []
         self.breaks = Breaks()
         # A sample can hold a part of the metrics only (what the driver's rings kept of a stall):
         # it joins nothing for the others. Of those, when they were last there and how far that
@@ -103,7 +111,7 @@ class Track:
         start, time = max(sample.start, self.end), max(sample.time, self.end)
         row = self._row(start, time, sample.values, period)
         block = Block(self._layout, merged=True)
-        block.add_merged(start, time, sample.count, row, sample.highs)
+        block.add_merged(start, time, sample.count, row, sample.highs, sample.tally)
         self._put(1, block)
         return block.size
 
@@ -126,10 +134,17 @@ class Track:
                 self._layout = layout_of((*layout.place, *more))
                 row += [values[name] for name in more]
         self.reach = math.inf if period is None else REACH_PERIODS * period
-        if period is not None:
-            self.longest_period = max(period, self.longest_period or 0.0)
+        if period is not None and (not self.periods or self.periods[-1][1] != period):
+            self._note_period(time, period)
         self.end = time
         return row
+
+    def _note_period(self, time: float, period: float) -> None:
+        """Note a period that is in force from a reading on; of too many the oldest goes."""
+        self.longest_period = max(period, self.longest_period or 0.0)
+        self.periods.append((time, period))
+        if len(self.periods) > _MOST_PERIODS:
+            del self.periods[0]
 
     def _note_lacking(self, time: float, values: Mapping[str, float]) -> None:
         """Note the break of each metric that samples in between have lacked for too long."""
@@ -183,8 +198,12 @@ class Track:
         """List the rows of a block at which a merged row has to begin."""
         times = block.times
         starts = times if block.starts is None else block.starts
-        margin = REACH_PERIODS * (self.longest_period or 0.4)
+        # No row is to hold both a reading that speaks of what was before an edge and one that
+        # does not.
+        reaches = {METRICS[name].reach_s for name in self.metrics if name in METRICS} - {0.0}
+        margin = max(REACH_PERIODS * (self.longest_period or 0.4), *reaches, 0.0)
         wanted: list[tuple[float, tuple[int, ...]]] = []
+        lesser: list[tuple[float, tuple[int, ...]]] = []
         for before, after in self.breaks.touching(starts[0], times[-1]):
             wanted.append((after - before, (bisect_left(starts, after),)))
         for own in self.breaks_of.values():
@@ -200,9 +219,11 @@ class Track:
             index = bisect_right(times, time)
             if index == len(times) or starts[index] >= time:
                 wanted.append((weight, (index - 1, index, index + 1)))
+            lesser.append((weight, tuple(bisect_left(starts, time + far) for far in reaches)))
         wanted.sort(key=itemgetter(0), reverse=True)
+        lesser.sort(key=itemgetter(0), reverse=True)
         cuts: set[int] = set()
-        for _, indices in wanted:
+        for _, indices in wanted + lesser:
             cuts.update(index for index in indices if 0 < index < len(times))
             if len(cuts) >= max(3, len(times) // _CUT_SHARE):
                 break
@@ -265,6 +286,7 @@ class Track:
         starts: list[float] = []
         highs: list[float] = []
         counts: list[int] = []
+        tallies: list[Tally] = []
         for block in self._touching(start, end):
             if metric not in block.layout.place:
                 continue
@@ -275,10 +297,14 @@ class Track:
                 starts += block.starts[low:high].tolist()
                 counts += block.counts[low:high].tolist()
                 highs += block.high_column(metric, low, high).tolist()
+                if metric == BITS:
+                    tallies += [block.tallies[index] for index in range(low, high)]
             elif starts:
                 starts += stamps
                 counts += [1] * len(stamps)
                 highs += numbers
+                if metric == BITS:
+                    tallies += [()] * len(stamps)
             times += stamps
             values += numbers
         # Few metrics are ever absent, and one NaN makes the whole sum NaN.
@@ -287,8 +313,8 @@ class Track:
             times, values = list(compress(times, there)), list(compress(values, there))
             if starts:
                 starts, highs = list(compress(starts, there)), list(compress(highs, there))
-                counts = list(compress(counts, there))
-        return times, values, Merged(starts, counts, highs) if starts else None
+                counts, tallies = list(compress(counts, there)), list(compress(tallies, there))
+        return times, values, Merged(starts, counts, highs, tallies) if starts else None
 
     def latest(self, metric: str) -> tuple[float, float] | None:
         """Return the newest value and its time, unless the last 64 rows lack it."""

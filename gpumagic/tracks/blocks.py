@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from ..metrics import METRICS
 from ..sample import Sample
+from .tallies import BITS, Tallies, Tally, tallied
 
 __all__ = ["BLOCK_ROWS", "Block", "Layout", "MergedSample", "layout_of", "merge_rows"]
 
@@ -22,7 +23,6 @@ BLOCK_ROWS = 256
 
 _MERGED_ROWS = 4
 _NAN = math.nan
-_BITS = "gpu_clock_event_reasons_state"
 
 How: TypeAlias = Literal["mean", "last", "bits"]
 
@@ -32,12 +32,14 @@ class MergedSample(Sample):
     """Readings merged into one: ``count`` of them from ``start`` to ``time``.
 
     ``values`` are means of gauges and the last ones of counters and states; ``highs`` has the
-    highest of gauges and, of clock event reasons, all bits that were set.
+    highest of gauges and, of clock event reasons, all bits that were set. ``tally`` counts the
+    readings of these. One reading among merged ones is a row too, with a count of 1.
     """
 
     start: float
     count: int
     highs: Mapping[str, float]
+    tally: Tally = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Layout:
 def _how(name: str) -> How:
     """Say how a metric is merged: a state and a counter are what they were last."""
     row = METRICS.get(name)
-    if name == _BITS:
+    if name == BITS:
         return "bits"
     if row is not None and (row.kind == "counter" or row.unit == "state"):
         return "last"
@@ -82,9 +84,10 @@ class Block:
     """Rows of one level, row after row in flat arrays; NaN stands for an absent value.
 
     ``starts`` are ``None`` in a block of readings, which have neither counts nor highs.
+    ``tallies`` are there where the rows have readings of bits.
     """
 
-    __slots__ = ("counts", "highs", "layout", "starts", "times", "values")
+    __slots__ = ("counts", "highs", "layout", "starts", "tallies", "times", "values")
 
     def __init__(self, layout: Layout, *, merged: bool = False) -> None:
         self.layout = layout
@@ -93,6 +96,7 @@ class Block:
         self.starts = array("d") if merged else None
         self.counts = array("I")
         self.highs = array("d")
+        self.tallies = Tallies()
 
     def __len__(self) -> int:
         return len(self.times)
@@ -109,7 +113,8 @@ class Block:
     def size(self) -> int:
         """The bytes of the rows."""
         stamps = 8 if self.starts is None else 20
-        return stamps * len(self) + 8 * (len(self.values) + len(self.highs))
+        numbers = stamps * len(self) + 8 * (len(self.values) + len(self.highs))
+        return numbers + self.tallies.size
 
     def rows(self, start: float, end: float) -> tuple[int, int]:
         """Return the first and the one after the last of the rows that touch a stretch."""
@@ -131,10 +136,12 @@ class Block:
 
     def add_merged(
         self, start: float, time: float, count: int, row: Sequence[float],
-        highs: Mapping[str, float],
+        highs: Mapping[str, float], tally: Tally = (),
     ) -> None:
         """Add a merged row; a peak that is not given is the row's value."""
         assert self.starts is not None
+        if BITS in self.layout.place:
+            self.tallies.append(tally)
         self.starts.append(start)
         self.times.append(time)
         self.counts.append(count)
@@ -153,16 +160,18 @@ class Block:
         for index in range(low, high):
             values = _there(names, self.values[index * width:(index + 1) * width])
             time = self.times[index]
-            if self.starts is None or self.counts[index] == 1:
+            if self.starts is None:
                 yield Sample(time, device, source, values)
             else:
                 highs = _there(peaked, self.highs[index * peaks:(index + 1) * peaks])
                 start, count = self.starts[index], self.counts[index]
-                yield MergedSample(time, device, source, values, start, count, highs)
+                tally = self.tallies[index]
+                yield MergedSample(time, device, source, values, start, count, highs, tally)
 
     def extend(self, other: Block) -> None:
         assert self.starts is not None
         assert other.starts is not None
+        self.tallies.extend(other.tallies)
         self.times.extend(other.times)
         self.values.extend(other.values)
         self.starts.extend(other.starts)
@@ -173,6 +182,7 @@ class Block:
         """Give back the room that the arrays had to grow into."""
         self.times, self.values, self.highs = self.times[:], self.values[:], self.highs[:]
         self.counts = self.counts[:]
+        self.tallies.seal()
         if self.starts is not None:
             self.starts = self.starts[:]
 
@@ -241,6 +251,9 @@ def merge_rows(block: Block, cuts: Sequence[int]) -> Block:
                 column = _Column(block.high_column(name).tolist(), groups)
             peaks = column.joined(_together if how == "bits" else max)
             done.highs[layout.high[name]::len(layout.high)] = array("d", peaks)
+        if how == "bits":
+            numbers = block.column(name).tolist()
+            done.tallies = tallied(block.tallies, numbers, counts, groups.ends)
     return done
 
 

@@ -36,5 +36,7 @@ class Breaks:
 
     def touching(self, start: float, end: float) -> list[tuple[float, float]]:
         """List those that touch a stretch."""
+        if not self._afters or self._afters[-1] < start:
+            return []  # what is asked for most often
         low, high = bisect_left(self._afters, start), bisect_right(self._befores, end)
         return list(zip(self._befores[low:high], self._afters[low:high], strict=True))

@@ -18,6 +18,7 @@ from gpumagic.errors import RecordingError
 from gpumagic.recording import MIN_BYTES, Recording
 from gpumagic.sample import HOST, Device, Gap, Mark, Sample, Span
 from gpumagic.sinks.jsonl import JsonLines
+from gpumagic.summary import summarise
 from gpumagic.tracks import MergedSample
 
 
@@ -482,3 +483,85 @@ def test_a_merged_row_after_readings_is_one_of_them() -> None:
     recording.append(row)
     series = recording.series("gpu_power_watts", GPU.id)
     assert (series.merged, series.times[-1], series.values[-1]) == (None, START + 9, 5.0)
+
+
+def test_a_merged_cell_survives_a_file(tmp_path: Path) -> None:
+    """A recording that was merged around a cell comes back with what its figures rest on."""
+    recording = recording_of(max_bytes=MIN_BYTES)
+    recording.add_span(Span(1, START + 10.05, START + 1000.05, 1))
+    fill(recording, ticks(START, START + 1200),
+         gpu_power_watts=lambda t: 600.0 if round(10 * t) % 50 == 0 else 200.0,
+         gpu_clock_event_reasons_state=lambda t: 4.0 if round(10 * t) % 7 == 0 else 0.0)
+    file = tmp_path / "cell.jsonl"
+    codec.save(recording, file)
+    read = codec.load(file)
+    for metric in ("gpu_power_watts", "gpu_clock_event_reasons_state"):
+        one, other = (r.series(metric, GPU.id) for r in (recording, read))
+        assert one.merged is not None
+        assert other.merged is not None
+        assert 1 in one.counts[:100]
+        assert other.counts == one.counts
+        assert other.merged.tallies == one.merged.tallies
+        assert other.highs == pytest.approx(one.highs, abs=1e-3)
+    end = START + 1199
+    assert read.breaks("nvml", GPU.id, end=end) == recording.breaks("nvml", GPU.id, end=end) == []
+    one, other = (summarise(r, Span(1, START + 10.05, START + 1000.05, 1)).gpus[0]
+                  for r in (recording, read))
+    assert other.energy.joules == pytest.approx(one.energy.joules)
+    assert other.throttling == one.throttling
+    assert other.figure("gpu_power_watts").peak == one.figure("gpu_power_watts").peak
+    assert other.coverage is not None
+    assert one.coverage is not None
+    assert other.coverage.samples == one.coverage.samples
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.1, 1.0), (1.0, 0.1)])
+@pytest.mark.parametrize("way", ["stream", "save"])
+def test_periods_that_change_survive_a_file(
+    tmp_path: Path, way: str, before: float, after: float
+) -> None:
+    """Readings are joined by the period that they were taken at after loading too."""
+    recording = recording_of(GPU)
+    recording.periods["nvml"] = before
+    file = tmp_path / "run.jsonl"
+    sink = JsonLines(recording, file) if way == "stream" else None
+    fill(recording, ticks(START, START + 60, before), gpu_power_watts=300)
+    recording.periods["nvml"] = after
+    fill(recording, ticks(START + 60, START + 80, after), gpu_power_watts=300)
+    fill(recording, ticks(START + 82, START + 120, after), gpu_power_watts=300)
+    recording.periods["host"] = 7.0
+    if sink is not None:
+        sink.close()
+    else:
+        codec.save(recording, file)
+    read = codec.load(file)
+    assert read.periods == recording.periods
+    one, other = (r.breaks("nvml", GPU.id, end=START + 119) for r in (recording, read))
+    assert len(one) == (1 if after == 0.1 else 0)
+    assert [t for pair in other for t in pair] == pytest.approx([t for p in one for t in p])
+    assert read.longest_period("nvml", GPU.id) == 1.0
+    changes = [(line["source"], line["period_s"]) for line in lines_of(file)
+               if line["kind"] == "period"]
+    # The header of a saved recording has the period of what was never read.
+    assert changes == [("nvml", after), *([("host", 7.0)] if way == "stream" else [])]
+
+
+@pytest.mark.parametrize("rest", ['"source":"nvml"', '"source":"nvml","period_s":NaN'])
+def test_a_garbled_period_is_named(tmp_path: Path, rest: str) -> None:
+    """A line of a period without a number is refused with its own number."""
+    file = tmp_path / "bad.jsonl"
+    file.write_text(HEADER + f'{{"kind":"period","time":1.0,{rest}}}\n' + SAMPLE, "utf-8")
+    with pytest.raises(RecordingError, match=r"line 2 .*period_s"):
+        codec.load(file)
+
+
+@pytest.mark.parametrize("tally", ["0:3 4", "0:9", "x:1", "4:0"])
+def test_a_garbled_tally_is_named(tmp_path: Path, tally: str) -> None:
+    """A count of bits that is none, or exceeds the row's readings, is refused."""
+    file = tmp_path / "bad.jsonl"
+    row = {"kind": "sample", "time": 2.0, "device": GPU.id, "start": 1.0, "readings": 4,
+           "gpu_clock_event_reasons_state": 4,
+           "readings_gpu_clock_event_reasons_state": tally}
+    file.write_text(HEADER + json.dumps(row) + "\n", "utf-8")
+    with pytest.raises(RecordingError, match="line 2 "):
+        codec.load(file)

@@ -379,7 +379,7 @@ def test_a_long_cell_says_how_far_its_readings_are_merged() -> None:
     found.add_span(Span(1, examples.START, examples.START + wall, 14, status="ok"))
     feed(found, "GPU-0", "nvml", examples.nvml, wall)
     text = " ".join(profile(found, wall, scene=False).to_text().split())
-    assert "6000 samples at 10 Hz, older ones merged over up to 1.5 s, no gap over 250 ms" in text
+    assert "6000 samples at 10 Hz, older ones merged over up to 6.3 s, no gap over 250 ms" in text
     assert "longest gap" not in text
     assert "about" not in text
 

@@ -14,7 +14,7 @@ from gpumagic.cell_profiles import Excerpt
 from gpumagic.diagnosis.case import Case
 from gpumagic.energy import integrate
 from gpumagic.memory.moments import MomentReadings
-from gpumagic.metrics import of_source
+from gpumagic.metrics import METRICS, of_source
 from gpumagic.recording import MIN_BYTES, Recording, Series
 from gpumagic.sample import HOST, Device, Sample, Span
 from gpumagic.summary import summarise
@@ -420,6 +420,8 @@ def test_a_long_time_stays_within_the_bound() -> None:
             if second % period == 0:
                 device = HOST if source == "host" else GPU.id
                 values = {metric.name: float(second) for metric in of_source(source)}
+                if BITS in values:
+                    values[BITS] = float(second % 3 * 4)  # a GPU shows few combinations
                 recording.append(Sample(START + second, device, source, values))
         largest = max(largest, recording.size)
     assert 0.9 * bound < largest <= bound + 4096
@@ -440,6 +442,8 @@ def test_what_a_recording_says_it_takes_is_what_its_arrays_take() -> None:
         for block in blocks:
             columns = [block.times, block.values, block.starts or (), block.highs]
             held += 8 * sum(len(column) for column in columns) + 4 * len(block.counts)
+            tallies = block.tallies
+            held += len(tallies.bits) + 4 * (len(tallies.counts) + len(tallies.ends))
     assert merged.size == track.size == held
     assert held <= MIN_BYTES + 4096
 
@@ -497,3 +501,86 @@ def test_rows_follow_one_another() -> None:
         assert list(found) == list(expected)
         assert list(found.highs) == list(expected.highs)
         assert list(found.counts) == list(expected.counts)
+
+
+# -- bits and the starts of cells --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [4, 7, 16])
+@pytest.mark.parametrize("rhythm", ["even", "random"])
+def test_shares_of_bits_do_not_depend_on_merging(every: int, rhythm: str) -> None:
+    """Each reason, and any of them, has the share of the readings that it had in them."""
+    rnd = random.Random(every)
+    bits = [
+        float((4 if (rnd.randrange(every) if rhythm == "random" else n % every) == every - 1 else 0)
+              | (0x48 if n % 11 == 0 else 0) | n % 2)
+        for n in range(14_000)
+    ]
+    merged, whole = pair(
+        (Sample(START + PERIOD * n, GPU.id, "nvml", {"gpu_power_watts": 1.0, BITS: value})
+         for n, value in enumerate(bits)), 1 << 17,
+    )
+    span = Span(1, START + 1.05, START + 1390.03)
+    for recording in (merged, whole):
+        recording.add_span(span)
+    series = merged.series(BITS, GPU.id, START + 200, START + 600)
+    assert max(series.counts) >= 16
+    start, end = series.starts[0], series.times[-1]
+    inside = Span(2, start - METRICS[BITS].reach_s - 0.01, end + 0.01)
+    one, other = (throttling_of(r, inside, GPU, {}) for r in (merged, whole))
+    assert one == other
+    assert one.ratio is not None
+    assert 0.05 < one.ratio < 0.9
+
+
+def test_many_values_of_bits_stay_within_a_byte_bound() -> None:
+    """Of readings that show every combination of bits a row keeps the 16 commonest."""
+    merged, _ = pair(
+        Sample(START + PERIOD * n, GPU.id, "nvml", {BITS: float(n * 37 % 256)})
+        for n in range(20_000)
+    )
+    series = merged.series(BITS, GPU.id)
+    assert series.merged is not None
+    assert max(map(len, series.merged.tallies)) == 16
+
+
+@pytest.mark.parametrize("max_bytes", [MIN_BYTES, 1 << 17, 1 << 18])
+def test_a_peak_at_the_start_of_a_merged_cell_is_kept(max_bytes: int) -> None:
+    """What is high only in a long cell's first seconds is its peak, as without merging."""
+    found = []
+    for recording in (recording_of(max_bytes=max_bytes), recording_of()):
+        for number in range(14_000):
+            time = PERIOD * number
+            if number == 100:
+                recording.begin_span(START + 10.05)
+            if number == 13_000:
+                span = recording.end_span(1, START + 1299.97)
+            high = 10.05 < time < 12.05
+            recording.append(Sample(START + time, GPU.id, "nvml", {
+                "gpu_power_watts": 690.0 if high else 300.0,
+                "gpu_utilization_ratio": 1.0 if high else 0.3,
+                "gpu_memory_used_bytes": 2e10 if high else 1e10,
+            }))
+        found.append(summarise(recording, span).gpus[0])
+    one, other = found
+    assert one.coverage is not None
+    assert one.coverage.merged_s > 1
+    for metric in ("gpu_power_watts", "gpu_utilization_ratio", "gpu_memory_used_bytes"):
+        a, b = one.figure(metric), other.figure(metric)
+        assert (a.peak, a.peak_low, a.samples) == (b.peak, None, b.samples)
+        assert a.mean == pytest.approx(b.mean)
+
+
+def test_a_peak_that_may_lie_outside_of_a_cell_is_a_bound() -> None:
+    """Where a row reaches over an end of a cell, its highest bounds the peak from above."""
+    recording = recording_of(max_bytes=MIN_BYTES)
+    for number in range(14_000):
+        watts = 690.0 if number in range(100, 104) else 300.0 + number % 3
+        recording.append(
+            Sample(START + PERIOD * number, GPU.id, "nvml", {"gpu_power_watts": watts})
+        )
+    series = recording.series("gpu_power_watts", GPU.id)
+    row = max(range(len(series)), key=lambda index: series.highs[index])
+    middle = (series.starts[row] + series.times[row]) / 2
+    figure = summarise(recording, Span(1, middle, START + 300)).gpus[0].figure("gpu_power_watts")
+    assert (figure.peak, figure.peak_low) == (690.0, 302.0)
