@@ -135,6 +135,11 @@ class Watch:
         self._content.seek(position)
         self._changed = True
 
+    def go_on_from(self, before: Watch) -> None:
+        """Keep the alerts of the watch that this one takes the place of: they are not over."""
+        if not (self._content.replays or before._content.replays):
+            self._alerts, before._alerts = before._alerts, self._alerts
+
     # -- life -------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -316,7 +321,8 @@ class Watch:
         error = getattr(self._view, "error", None)
         if error is not None:
             drawn += f", no picture: {type(error).__name__}: {error}"
-        return f"watch: {self._content.caption}, {drawn}"
+        caption = self._caption(self._window_s(self._content.now()))
+        return f"watch: {caption}, {drawn}"
 
 
 def _twin(scene: Scene) -> dict[str, Any]:

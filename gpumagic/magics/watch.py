@@ -163,6 +163,8 @@ def _start(extension: Extension, options: Any) -> None:
         watch.show()
         watch.stop()
         return
+    if before is not None:
+        watch.go_on_from(before)
     session.stop_watch()
     session.watch = watch
     watch.show()

@@ -301,3 +301,45 @@ def test_pause_and_resume_are_magics(
     assert session.watch.status().paused
     gpuwatch("resume")
     assert not session.watch.status().paused
+
+
+def test_a_moved_view_keeps_its_alerts(
+    session: Session, shown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second %gpuwatch tells no alert as over that still holds."""
+    told: list[Any] = []
+    forget = gpumagic.on_alert(told.append)
+    session.settings.front_end = "page"
+    monkeypatch.setattr("gpumagic.watch.Refresher.start", lambda self: None)
+    extension: Any = SimpleNamespace(settings=session.settings, session=session)
+    gpuwatch = line_magics(extension)["gpuwatch"]
+    gpuwatch("")
+    for _ in range(20):
+        feed(session, 1, gpu_utilization_ratio=0.9, gpu_memory_used_bytes=138.5 * GIB)
+        session.watch._judge()
+    gpuwatch("-w 10min")
+    for _ in range(5):
+        feed(session, 1, gpu_utilization_ratio=0.9, gpu_memory_used_bytes=138.5 * GIB)
+        session.watch._judge()
+    assert session.watch.scene().notice is not None
+    assert [(alert.kind, alert.state) for alert in told] == [("near-full", "begun")]
+    gpuwatch("stop")
+    forget()
+
+
+def test_only_functions_are_told() -> None:
+    """What cannot be called is refused at once."""
+    with pytest.raises(TypeError, match="on_alert takes a function"):
+        gpumagic.on_alert(5)  # type: ignore[arg-type]
+
+
+def test_status_says_what_is_shown(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """%gpuwatch status tells the window and the interval."""
+    extension: Any = SimpleNamespace(settings=session.settings, session=session)
+    gpuwatch = line_magics(extension)["gpuwatch"]
+    gpuwatch("-w 10min")
+    capsys.readouterr()
+    gpuwatch("status")
+    assert "watch: last 10 min 00 s, every 0.1 s" in capsys.readouterr().out
