@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..sample import Device
 from .bins import Grid
+from .column_cache import ColumnCache
 from .parts import Block, Heading, Panel, Row
 from .readings import Reading
 from .rows import About, Place, Readings, row_at, said_once, zoom_of
@@ -40,7 +41,7 @@ _PLOT = Panel(174.0, 534.0)
 _LABEL_X = 168.0
 _VALUE_X = 578.0
 _DETAIL_X = 585.0
-_ROWS_WIDTH = 760.0
+_ROWS_WIDTH = 774.0
 _LEAST_TITLE = title_width("GPU 12")
 _END = 4.0
 
@@ -119,7 +120,7 @@ def _title(
         below.append("index assumed")
     lines: tuple[str, ...] = ()
     for words in below:
-        lines += wrap(words, SMALL, rooms[len(lines) : len(lines) + 3])
+        lines += wrap(words, SMALL, tuple(rooms[len(lines) : len(lines) + 3]))
     return text, torch if beside else "", lines
 
 
@@ -133,6 +134,7 @@ def rows_of(
     titles: Titles,
     *,
     header: bool,
+    cache: ColumnCache,
 ) -> Arrangement:
     """Arrange devices below each other, one strip a row."""
     shift = HEADER if header else 0.0
@@ -151,7 +153,7 @@ def rows_of(
         rows = []
         for reading in group:
             place = Place(_PLOT, top, reading.strip.height, _VALUE_X, _DETAIL_X)
-            rows.append(row_at(reading, place, grid, zoom, about))
+            rows.append(row_at(reading, place, grid, zoom, about, cache))
             bottom = top + reading.strip.height
             top = bottom + 4
         rows[0] = _beside_title(rows[0], title)

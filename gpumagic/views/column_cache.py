@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..recording import Series
 from .bins import Grid, Hole, fill
@@ -44,11 +45,35 @@ class _Finished:
         )
 
 
+_UNSETTLED = 8
+"""Columns at the right end that may have changed since the last scene; others seldom do."""
+
+
+class _Mapped(NamedTuple):
+    """What was made of columns, the first of which had the number ``first``, and by what."""
+
+    first: int
+    rule: tuple[float, object, object]
+    inputs: tuple[Columns, ...]
+    outputs: tuple[Columns, ...]
+
+    def settled(self, grid: Grid, inputs: tuple[Columns, ...]) -> tuple[int, int]:
+        """Return which columns of it can be kept: none, or all but the newest."""
+        gone = grid.first - self.first
+        end = min(len(self.inputs[0]), gone + grid.count) - _UNSETTLED
+        same = len(inputs) == len(self.inputs) and 0 <= gone < end and all(
+            before[gone:end] == now[: end - gone]
+            for before, now in zip(self.inputs, inputs, strict=True)
+        )
+        return (gone, end) if same else (0, 0)
+
+
 class ColumnCache:
     """The finished columns of one view of one recording; it belongs to one thread at a time."""
 
     def __init__(self) -> None:
         self._finished: dict[Hashable, _Finished] = {}
+        self._mapped: dict[Hashable, _Mapped] = {}
 
     def columns(
         self,
@@ -86,3 +111,30 @@ class ColumnCache:
                 grid.first, columns[:finished], resume, until, grid.width, reach
             )
         return columns, (found.times[-1], found.values[-1])
+
+    def mapped(
+        self,
+        key: Hashable,
+        make: Callable[..., tuple[Columns, ...]],
+        setting: tuple[float, ...],
+        grid: Grid,
+        *inputs: Columns,
+    ) -> tuple[Columns, ...]:
+        """Return ``make(setting, *inputs)``, made anew only for the columns that have changed.
+
+        What is made of a column depends on those in its place alone. It is known by ``key``,
+        and of each, what was made last is kept.
+        """
+        rule = (grid.width, make, setting)
+        known = self._mapped.get(key)
+        begin = end = 0
+        if known is not None and known.rule == rule:
+            begin, end = known.settled(grid, inputs)
+        if known is not None and begin < end:
+            new = make(setting, *[columns[end - begin :] for columns in inputs])
+            pairs = zip(known.outputs, new, strict=True)
+            made = tuple([before[begin:end] + after for before, after in pairs])
+        else:
+            made = make(setting, *inputs)
+        self._mapped[key] = _Mapped(grid.first, rule, inputs, made)
+        return made

@@ -120,47 +120,54 @@ def _bottom(scene: Scene, panel: Panel) -> float:
     return max(ends, default=scene.plot_bottom)
 
 
+def _heights(scene: Scene, panel: Panel) -> list[tuple[float, float]]:
+    """List from where to where lines run down a panel: from its bands on, but for headings."""
+    top, bottom = scene.band_top, _bottom(scene, panel)
+    found = []
+    for heading in scene.headings:
+        if heading.panel == panel and heading.top > top:
+            rows = [row for row in scene.rows if row.panel == panel]
+            above = [r.top + r.height for r in rows if r.top < heading.top]
+            found.append((top, max(above, default=top)))
+            top = min((r.top for r in rows if r.top >= heading.top), default=bottom)
+    return [*found, (top, bottom)]
+
+
 def _ceilings(scene: Scene) -> Iterator[Shape]:
     rules = tuple(((r.panel.x0, r.top), (r.panel.x1, r.top)) for r in scene.rows)
     if rules:
         yield Stroke(rules, "rule", 1)
 
 
-def _filled(row: Row, place: float) -> float:
-    """Return how high a row's areas are at a place of the time axis, as a fraction."""
-    highest = 0.0
-    for trace in row.traces:
-        if trace.style != "line":
-            column = min(len(trace.heights) - 1, int(place * len(trace.heights)))
-            highest = max(highest, trace.heights[column] or 0.0)
-    return highest
-
-
 def _edges(scene: Scene) -> Iterator[Shape]:
     """Yield the edges of cells, which run through the timeline and behind its areas."""
-    edges = {b.x0 for b in scene.bands if b.opens} | {b.x1 for b in scene.bands if b.closes}
-    for panel in scene.panels:
+    edges = sorted({b.x0 for b in scene.bands if b.opens} | {b.x1 for b in scene.bands if b.closes})
+    for panel in scene.panels if edges else ():
         rows = sorted((row for row in scene.rows if row.panel == panel), key=lambda r: r.top)
-        bottom = _bottom(scene, panel)
+        areas = [(row, [t.heights for t in row.traces if t.style != "line"]) for row in rows]
+        stretches = _heights(scene, panel)
         drawn: list[tuple[Point, Point]] = []
-        for edge in sorted(edges):
-            x, top = panel.x(edge), scene.band_top
-            for row in rows:
-                filled = _filled(row, edge) * row.height
-                if filled > 0:
-                    end = row.top + row.height
-                    drawn.append(((x, top), (x, end - filled)))
-                    top = end
-            if top < bottom:
-                drawn.append(((x, top), (x, bottom)))
+        for edge in edges:
+            x = panel.x(edge)
+            column = min(scene.columns - 1, int(edge * scene.columns))
+            for top, bottom in stretches:
+                for row, heights in areas:
+                    filled = row.height * max((h[column] or 0.0 for h in heights), default=0.0)
+                    if filled > 0 and top <= row.top < bottom:
+                        end = row.top + row.height
+                        drawn.append(((x, top), (x, end - filled)))
+                        top = end
+                if top < bottom:
+                    drawn.append(((x, top), (x, bottom)))
         if drawn:
             yield Stroke(tuple(drawn), "hair", 1)
 
 
 def _marks(scene: Scene) -> Iterator[Shape]:
     dotted = tuple(
-        ((p.x(m.x), scene.band_top - 1), (p.x(m.x), _bottom(scene, p)))
-        for p in scene.panels for m in scene.marks
+        ((p.x(m.x), top), (p.x(m.x), bottom))
+        for p in scene.panels if scene.marks
+        for ends in [_heights(scene, p)] for m in scene.marks for top, bottom in ends
     )
     if dotted:
         yield Stroke(dotted, "label", 1, dotted=True)

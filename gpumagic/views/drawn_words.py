@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from .parts import Block, Detail, Heading, Row, Scene
@@ -14,7 +15,7 @@ __all__ = [
     "heading_key", "heading_title", "notice",
 ]
 
-DETAIL_ENDS = (83.0, 174.0)
+DETAIL_ENDS = (92.0, 189.0)
 """Where the figures of details end, from the left edge of the first on."""
 
 _BETWEEN_DETAILS = 4.0
@@ -53,7 +54,9 @@ def detail_places(scene: Scene, row: Row) -> list[tuple[Detail, float, float, fl
 
 def _swatch(x: float, baseline: float, style: str) -> Box:
     paints: dict[str, Paint] = {"limit": "limit", "other": "line"}
-    return Box(x, baseline - 7, 7, 7, paints.get(style, "use"), OPACITY.get(style, 1.0))
+    # On whole pixels: half a pixel would blur its edges.
+    left, top = math.floor(x + 0.5), math.floor(baseline - 6.5)
+    return Box(left, top, 7, 7, paints.get(style, "use"), OPACITY.get(style, 1.0))
 
 
 def _detail(detail: Detail, x: float, end: float, y: float) -> Iterator[Shape]:

@@ -58,7 +58,8 @@ const start = left => {
   new MutationObserver(found => {
     if (found.some(({target}) => target == box || target.tagName == 'BUTTON')) say();
   }).observe(box, {subtree: true, childList: true, attributeFilter: ['class']});
-  box.addEventListener('mousedown', e => e.target.closest('button') && e.preventDefault());
+  box.addEventListener('mousedown',
+    e => e.button == 0 && e.target.closest('button') && e.preventDefault());
   box.addEventListener('click', e => {
     const word = e.target.closest('button');
     if (!word) return;

@@ -71,10 +71,23 @@ def rules(layout: Layout, key: str) -> str:
 
 
 def places(layout: Layout, key: str, view: View) -> str:
-    """Return the rules that shift the pages of such a view."""
+    """Return the rules that shift the pages of such a view.
+
+    Pages that have left the window are hidden: beside a panel of a table there is another one.
+    """
     page, zoom = f".{key}>.gpumagic-pages>", "var(--gpumagic-zoom,1)"
     left, right = view.shift * layout.pitch, view.end * layout.pitch
     return (
         f"<style>{page}*{{left:calc({left:g}px*{zoom})}}"
         f"{page}:nth-child(-n+{view.turned}){{left:calc({right:g}px*{zoom})}}</style>"
+        f"{_hidden(layout, key, view)}"
     )
+
+
+def _hidden(layout: Layout, key: str, view: View) -> str:
+    over = -(view.shift + view.turned * COLUMNS) // COLUMNS
+    if over <= 0 or len(layout.panels) < 2:
+        return ""
+    numbers = [(view.turned + number) % layout.pages + 1 for number in range(over)]
+    pages = ",".join(f".{key}>.gpumagic-pages>:nth-child({number})" for number in numbers)
+    return f"<style>{pages}{{visibility:hidden}}</style>"

@@ -235,14 +235,16 @@ def render(overlay: Overlay, version: int, right: float) -> str:
             _text('data-said="time"', place, overlay.axis_y + 5, SMALL, end=overlay.live)
         )
         # One panel is enough for the keyboard; Lab's own keys, such as those that fold
-        # headings, would take the arrows away. A click leaves the focus where it is.
+        # headings, would take the arrows away. A click leaves the focus where it is; the other
+        # button is Lab's, which takes the cell for the one that its menu is about.
         focus = "" if number else (
             ' tabindex="0" role="slider" aria-label="Time" aria-valuemin="0" aria-valuenow="0"'
             f' data-lm-suppress-shortcuts="true" onfocus="{up}" onblur="{up}"'
         )
         hits.append(
             f'<rect class="gpumagic-hit" x="{panel.x0:g}" y="{overlay.top:g}" width="{width:g}"'
-            f' height="{bottom - overlay.top:g}" onmousedown="event.preventDefault()"{focus}/>'
+            f' height="{bottom - overlay.top:g}"'
+            f' onmousedown="event.button||event.preventDefault()"{focus}/>'
         )
     width, height = overlay.size
     if overlay.header_y is not None:

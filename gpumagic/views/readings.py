@@ -11,7 +11,7 @@ from statistics import median
 from ..coverage import merge
 from ..metrics import METRICS
 from ..recording import REACH_PERIODS, Recording, Series
-from ..sample import Device
+from ..sample import Device, Gap
 from ..throttling import held_back
 from .bins import Grid, Hole, finite
 from .column_cache import ColumnCache
@@ -35,8 +35,8 @@ class View:
     ``until`` is the newest time that counts: now, while ``live``. ``reasons`` says for a metric
     or a source why it is missing, where neither its device nor a gap does. ``cache`` is that of
     the last view of this recording, if there was one. ``shares`` tells other processes and
-    workers apart from the rest. ``held`` keeps what limits did to each device: power and
-    temperature both ask for it.
+    workers apart from the rest. ``gaps`` are the recording's gaps in the view. ``held`` keeps
+    what limits did to each device: power and temperature both ask for it.
     """
 
     recording: Recording
@@ -46,6 +46,7 @@ class View:
     reasons: Mapping[str, str]
     cache: ColumnCache = field(default_factory=ColumnCache)
     shares: bool = True
+    gaps: Sequence[Gap] = ()
     held: dict[str, Mapping[str, tuple[Hole, ...]]] = field(default_factory=dict)
 
 
@@ -80,7 +81,8 @@ class Reading:
     def peak(self) -> float:
         """The highest value in any column, 0 if there is none."""
         parts = [x.columns for x in self.layers if x.layer.style != "other"]
-        return max((v for columns in parts for v in columns if v is not None), default=0.0)
+        # Neither a zero nor what is not known can be higher than the rest.
+        return max((max(filter(None, columns), default=0.0) for columns in parts), default=0.0)
 
 
 def elapsed(seconds: float) -> str:
@@ -106,7 +108,7 @@ def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
     """List the gaps of a source as seen by one device, joined, open ones without an end."""
     return merge(
         (gap.start, math.inf if gap.end is None else gap.end)
-        for gap in view.recording.gaps(view.grid.start, view.until)
+        for gap in view.gaps
         if gap.source == source and gap.device in (None, device)
     )
 

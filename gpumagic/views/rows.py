@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from .bins import Grid
-from .parts import Detail, LayerStyle, Panel, Row, Stretch, Trace
+from .column_cache import ColumnCache, Columns
+from .parts import Detail, Panel, Row, Stretch, Trace
 from .readings import Reading
 from .strips import scale_of
 from .wording import clean
@@ -15,7 +16,6 @@ from .wording import clean
 __all__ = ["About", "Place", "Readings", "row_at", "said_once", "zoom_of"]
 
 About = frozenset[tuple[str, str]]
-Columns = tuple[float | None, ...]
 Readings = Sequence[Sequence[Reading]]
 
 _SMALLEST_ZOOM = 1 / 64
@@ -91,52 +91,77 @@ def _share(total: float, others: float, within: Sequence[float | None]) -> float
     return min(total, max(total - others, 0.0, *(v for v in within if v is not None)))
 
 
-def _parts(reading: Reading) -> list[tuple[str, LayerStyle, Columns, Columns]]:
-    """Return what is painted, in that order: metrics, styles, where they end, and their values."""
-    own = [x for x in reading.layers if x.layer.style != "other"]
-    foreign = next((x for x in reading.layers if x.layer.style == "other"), None)
-    found: list[tuple[str, LayerStyle, Columns, Columns]] = [
-        (x.metric, x.layer.style, x.columns, x.columns) for x in own
-    ]
-    if foreign is None:
-        return found
-    total = own[0].columns
-    there = [
-        None if u is None or v is None or v < foreign.layer.floor else v
-        for u, v in zip(total, foreign.columns, strict=True)
-    ]
-    if not any(there):
-        return found
-    nested = list(zip(*(x.columns for x in own[1:]), strict=True)) or [()] * len(total)
-    ours = tuple(
-        u if u is None or v is None else _share(u, v, within)
-        for u, v, within in zip(total, there, nested, strict=True)
-    )
-    found[0] = (own[0].metric, own[0].layer.style, ours, total)
-    whole = tuple(None if v is None else u for u, v in zip(total, there, strict=True))
-    return [(foreign.metric, "other", whole, tuple(there)), *found]
-
-
-def _heights(columns: Columns, ceiling: float) -> Columns:
-    return tuple(
+def _heights(columns: Iterable[float | None], ceiling: float) -> Columns:
+    return tuple([
         None if v is None else 0.0 if v <= 0 else 1.0 if v >= ceiling else v / ceiling
         for v in columns
-    )
+    ])
 
 
-def row_at(reading: Reading, place: Place, grid: Grid, zoom: float, about: About) -> Row:
+def _drawn(setting: tuple[float, float], *own: Columns) -> tuple[Columns, ...]:
+    """Return the heights of layers; a setting is a ceiling and the least that others are told."""
+    return tuple([_heights(columns, setting[0]) for columns in own])
+
+
+def _drawn_with_others(
+    setting: tuple[float, float], foreign: Columns, total: Columns, *nested: Columns
+) -> tuple[Columns, ...]:
+    """Return the share of others, the heights of the total where there is one, and of layers.
+
+    The first layer is what is ours of the total.
+    """
+    ceiling, floor = setting
+    there = tuple([
+        None if u is None or v is None or v < floor else v
+        for u, v in zip(total, foreign, strict=True)
+    ])
+    whole = [None if v is None else u for u, v in zip(total, there, strict=True)]
+    within = list(zip(*nested, strict=True)) or [()] * len(total)
+    ours = [
+        u if u is None or v is None else _share(u, v, parts)
+        for u, v, parts in zip(total, there, within, strict=True)
+    ]
+    return there, *(_heights(columns, ceiling) for columns in (whole, ours, *nested))
+
+
+def _traces(
+    reading: Reading, ceiling: float, grid: Grid, cache: ColumnCache
+) -> tuple[Trace, ...]:
+    """Return what is painted, in that order."""
+    key = (reading.device.id, reading.strip.name)
+    own = [x for x in reading.layers if x.layer.style != "other"]
+    foreign = next((x for x in reading.layers if x.layer.style == "other"), None)
+    columns = [x.columns for x in own]
+    found: list[Trace] = []
+    heights: Sequence[Columns]
+    if foreign is None:
+        heights = cache.mapped(key, _drawn, (ceiling, 0.0), grid, *columns)
+    else:
+        there, whole, *heights = cache.mapped(
+            key, _drawn_with_others, (ceiling, foreign.layer.floor), grid,
+            foreign.columns, *columns,
+        )
+        if any(there):
+            found = [Trace(foreign.metric, "other", whole, there)]
+    found += [
+        Trace(x.metric, x.layer.style, drawn, x.columns)
+        for x, drawn in zip(own, heights, strict=True)
+    ]
+    return tuple(found)
+
+
+def row_at(
+    reading: Reading, place: Place, grid: Grid, zoom: float, about: About, cache: ColumnCache
+) -> Row:
     """Make a row of a reading."""
     ceiling, limit = _ceiling(reading, zoom)
     scale = scale_of(reading.strip.metric)
-    traces = tuple(
-        Trace(metric, style, _heights(ends, ceiling), values)
-        for metric, style, ends, values in _parts(reading)
-    )
-    present = reading.layers[0].present
     name, device = reading.strip.name, reading.device.id
+    present = reading.layers[0].present
     return Row(
         name=name, device=device, label=reading.strip.label, limit=limit, unit=scale.unit,
-        traces=traces, value="" if present is None else scale.number(present),
+        traces=_traces(reading, ceiling, grid, cache),
+        value="" if present is None else scale.number(present),
         bold=(device, name) in about, details=_details(reading),
         missing=None if reading.missing is None else clean(reading.missing),
         limited=tuple(Stretch(grid.place(a), grid.place(b)) for a, b in reading.limited),

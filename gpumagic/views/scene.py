@@ -157,16 +157,17 @@ def build_scene(
         columns = columns_of_table(gpu_strips, host_strips, titles) if dense else 120
     live = state == "recording"
     grid = Grid.over(start, end, columns)
+    cache = cache or ColumnCache()
+    gaps = recording.gaps(grid.start, end)
     view = View(
-        recording, grid, end, live, reasons, cache or ColumnCache(),
-        header if shares is None else shares,
+        recording, grid, end, live, reasons, cache, header if shares is None else shares, gaps
     )
     readings = [[read(view, device, strip) for strip in gpu_strips] for device in devices]
     host_readings = [read(view, host_device, s) for s in host_strips] if host_device else []
     place = table_of if chosen == "table" else rows_of
     arranged = place(
         readings, host_readings, gpu_strips, host_strips, grid, frozenset(about), titles,
-        header=header,
+        header=header, cache=cache,
     )
     every = [r for group in [*readings, host_readings] for r in group]
     times = (not live) if clock_times is None else clock_times
@@ -176,7 +177,7 @@ def build_scene(
     line = lay(
         recording.spans(grid.start, end),
         recording.marks(grid.start, end),
-        _relevant(recording.gaps(grid.start, end), every),
+        _relevant(gaps, every),
         [e for d in devices for e in events_of(recording, d.id, grid, end)],
         grid=grid, axis=axis, until=end, panel=arranged.panels[0],
     )

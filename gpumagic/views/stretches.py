@@ -130,6 +130,8 @@ def draw(
         if path:
             kinds[one.panel].setdefault(_paint(one), []).append(path)
     crisp = ' shape-rendering="crispEdges"' if steps else ""
+    # An edge through the middle of a pixel of the screen leaves it out, as with bqplot's lines.
+    upper = 0.2 if steps else 0
     boxes = []
     for kind, x in zip(kinds, layout.lefts, strict=True):
         if not kind:
@@ -141,7 +143,8 @@ def draw(
         boxes.append(
             f'<div style="position:absolute;overflow:hidden;top:0;left:{left + x:g}px;'
             f'width:{width:g}px;height:{layout.height:g}px"><svg width="{width:g}"'
-            f' height="{layout.height:g}" viewBox="0 0 {width * 10:g} {layout.height * 10:g}"'
+            f' height="{layout.height:g}"'
+            f' viewBox="0 {upper:g} {width * 10:g} {layout.height * 10:g}"'
             f' fill="{_USE}" aria-hidden="true" style="display:block;overflow:visible">'
             f'{drawn}</svg></div>'
         )

@@ -149,7 +149,9 @@ def _group(shape: Shape, theme: Theme) -> str:
             first = shape.runs[0]
             return _style(first.size, first.ink, first.bold, False, theme)
         case Stroke():
-            return f'fill="none" stroke="{_colour(shape.paint, theme)}"'
+            # Rules and hairlines are straight: on whole pixels of the screen, at any zoom.
+            crisp = "" if shape.paint == "line" else ' shape-rendering="crispEdges"'
+            return f'fill="none" stroke="{_colour(shape.paint, theme)}"{crisp}'
         case _:
             return f'fill="{_colour(shape.paint, theme)}"'
 

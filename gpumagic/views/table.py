@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..sample import Device
 from .arrange import ABOVE, HEADER, Arrangement, Titles
 from .bins import Grid
+from .column_cache import ColumnCache
 from .parts import Block, Heading, Key, Panel, Row
 from .readings import Reading
 from .rows import About, Place, Readings, row_at, said_once, zoom_of
@@ -141,6 +142,7 @@ def table_of(
     titles: Titles,
     *,
     header: bool,
+    cache: ColumnCache,
 ) -> Arrangement:
     """Arrange GPUs as rows and strips as columns of a table."""
     shift = HEADER if header else 0.0
@@ -154,7 +156,9 @@ def table_of(
 
     def block(group: Sequence[Reading], top: float) -> Block:
         rows = tuple(
-            row_at(r, Place(p.panel, top, p.height, p.value_x, p.detail_x), grid, zoom, about)
+            row_at(
+                r, Place(p.panel, top, p.height, p.value_x, p.detail_x), grid, zoom, about, cache
+            )
             for r, p in zip(group, places, strict=False)
         )
         device = group[0].device
@@ -177,7 +181,7 @@ def table_of(
         column = [b.rows[index] for b in blocks]
         headings.append(_heading(column, places[index], shift, strip))
     if host:
-        top += 12
+        top += 18
         blocks.append(block(host, top))
         for index, row in enumerate(blocks[-1].rows):
             headings.append(

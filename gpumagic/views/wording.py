@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import lru_cache
 
 __all__ = [
     "FIGURE", "LABEL", "LIMIT", "LINE_PITCH", "SLACK", "SMALL", "SWATCH", "TITLE", "clean", "fit",
@@ -36,18 +36,24 @@ _NARROW = {
 
 _NARROWEST = min(_NARROW.values()) / 1000 * SLACK
 
+_KEPT = 1024
+"""Texts of which each function below keeps its answer: few are new from scene to scene."""
 
+
+@lru_cache(_KEPT)
 def clean(text: str) -> str:
     """Put a space in place of what no line of text can hold: line ends and control codes."""
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
+@lru_cache(_KEPT)
 def text_width(text: str, size: float) -> float:
     """Estimate the width of a text in pixels, on the safe side."""
     units = sum(_NARROW.get(c, 556 if ord(c) < 0x2000 else 1000) for c in text)
     return units * size / 1000 * SLACK
 
 
+@lru_cache(_KEPT)
 def fit(text: str, size: float, room: float) -> str:
     """Shorten a text with an ellipsis until it fits into ``room`` pixels."""
     if len(text) * size * _NARROWEST <= room and text_width(text, size) <= room:
@@ -63,7 +69,8 @@ def fit(text: str, size: float, room: float) -> str:
     return text[:low].rstrip() + "…"
 
 
-def wrap(text: str, size: float, rooms: Sequence[float]) -> tuple[str, ...]:
+@lru_cache(_KEPT)
+def wrap(text: str, size: float, rooms: tuple[float, ...]) -> tuple[str, ...]:
     """Break a text at spaces and hyphens into lines that fit into ``rooms``, one after another."""
     if not rooms:
         return ()
@@ -80,6 +87,7 @@ def wrap(text: str, size: float, rooms: Sequence[float]) -> tuple[str, ...]:
     return tuple(fit(line, size, room) for line, room in zip(found, rooms, strict=False))
 
 
+@lru_cache(_KEPT)
 def short_name(name: str) -> str:
     """Leave out of a GPU's name what every name has, or what stands elsewhere.
 
