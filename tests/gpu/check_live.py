@@ -160,8 +160,8 @@ def measure(renderer: str) -> tuple[list[Row], dict[str, Any]]:
     rate = (after["ticks"] - before["ticks"]) / wall
     sent = heard.sent / (WARM_UP_S + TRAIN_S)
     rows = [
-        between(f"{renderer}: watching in all", 100 * all_, 0, 3, "% core", "aim: 2"),
-        between(f"{renderer}: drawing and sending", 100 * view, 0, 1.5, "% core", "of it"),
+        between(f"{renderer}: watching in all", 100 * all_, 0, 5, "% core", "aim: 2"),
+        between(f"{renderer}: drawing and sending", 100 * view, 0, 2.5, "% core", "of it"),
         between(f"{renderer}: updates", rate, 3.5, 4.1, "1/s", "four are asked for"),
         between(f"{renderer}: sent to the page", sent / 1e3, 0.5, 40, "kB/s", "aim: under 40"),
         between(f"{renderer}: the picture that stays", sum(stopped.pictures) / 1e3, 1, 60, "kB",
