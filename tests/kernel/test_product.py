@@ -354,7 +354,8 @@ def executed(
     manager = Manager()
     manager.python = python
     cells = [
-        "%load_ext gpumagic",
+        # A watch that is told of a page is a widget here too, and its state is kept.
+        "%load_ext gpumagic\n%config GpuMagic.front_end = 'page'",
         # The first readings may bring new models; nbclient drops those that come between cells.
         f"%gpuwatch\n{SETTLE}",
         "%%gpuprofile\n1 / 0",
