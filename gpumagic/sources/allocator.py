@@ -83,6 +83,7 @@ class AllocatorSource:
     def __init__(self, *, period_s: float = 0.1) -> None:
         self.period_s = period_s
         self._devices: list[tuple[int, str, str]] = []
+        self._described: list[Device] = []
         self._native = True
 
     def open(self) -> None:
@@ -90,9 +91,7 @@ class AllocatorSource:
 
     def devices(self) -> Sequence[Device]:
         """Return torch's GPUs once CUDA is initialised."""
-        return [
-            Device(uuid, "gpu", name, torch_index=index) for index, uuid, name in self._devices
-        ]
+        return self._described
 
     async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
         """Yield a sample for each GPU of torch, or nothing before CUDA is initialised."""
@@ -101,6 +100,9 @@ class AllocatorSource:
             return
         if not self._devices:
             self._devices = torch_devices(cuda)
+            self._described = [
+                Device(uuid, "gpu", name, torch_index=index) for index, uuid, name in self._devices
+            ]
             self._native = is_native(cuda)
         for index, uuid, _ in self._devices:
             stats = cuda.memory_stats_as_nested_dict(index)
@@ -111,3 +113,4 @@ class AllocatorSource:
     def close(self) -> None:
         """Forget torch's devices."""
         self._devices = []
+        self._described = []

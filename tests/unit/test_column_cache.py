@@ -10,7 +10,7 @@ import pytest
 from gpumagic.recording import MAX_BYTES, MIN_BYTES, Recording, Series
 from gpumagic.sample import HOST, Gap, Sample
 from gpumagic.views.bins import Grid
-from gpumagic.views.column_cache import ColumnCache
+from gpumagic.views.column_cache import ColumnCache, Columns
 from gpumagic.views.scene import build_scene
 from scene_examples import GIB, NOW, gpu, host
 
@@ -22,7 +22,7 @@ class Live:
         self.rnd = random.Random(seed)
         self.now = NOW
         self.recording = Recording(max_bytes=max_bytes)
-        self.recording.periods.update(nvml=0.1, allocator=0.1, host=1.0)
+        self.recording.periods.update(nvml=0.1, allocator=0.1, host=1.0, nvml_slow=1.0)
         for device in (gpu(0), gpu(1), host()):
             self.recording.add_device(device)
         self._ticks = 0
@@ -37,6 +37,7 @@ class Live:
                 self._read(device)
             if self._ticks % 10 == 0:
                 self._read_host()
+                self._read_others()
             self._ticks += 1
         self.now = end
 
@@ -66,6 +67,14 @@ class Live:
         if rnd.random() < 0.9:
             torch = {"torch_allocated_bytes": 4.0 * GIB, "torch_reserved_bytes": 8 * GIB}
             self.recording.append(Sample(self.now, device, "allocator", torch))
+
+    def _read_others(self) -> None:
+        # Other processes come and go on one GPU.
+        there = self.now // 40 % 2
+        self.recording.append(Sample(self.now, "GPU-1", "nvml_slow", {
+            "gpu_other_processes_memory_bytes": there * 9 * GIB,
+            "gpu_other_processes_utilization_ratio": there * 0.2,
+        }))
 
     def _read_host(self) -> None:
         if self._quiet(HOST, "host"):
@@ -151,3 +160,79 @@ def test_only_the_newest_readings_are_asked_for() -> None:
         )
     assert asked[0] < NOW + 60
     assert asked[1] >= NOW + 178
+
+
+# -- what is made of columns ----------------------------------------------------------------------
+
+
+class Shares:
+    """Shares of a ceiling, and how many columns of them were made each time."""
+
+    def __init__(self) -> None:
+        self.cache = ColumnCache()
+        self.made: list[int] = []
+
+    def _make(self, setting: tuple[float, ...], *inputs: Columns) -> tuple[Columns, ...]:
+        self.made.append(len(inputs[0]))
+        return tuple(
+            tuple(None if v is None else v / setting[0] for v in columns) for columns in inputs
+        )
+
+    def check(self, first: int, *inputs: Columns, ceiling: float = 2.0, width: float = 0.5) -> int:
+        """Return how many columns were made anew; all are as without a cache."""
+        grid = Grid(first, len(inputs[0]), width)
+        found = self.cache.mapped("row", self._make, (ceiling,), grid, *inputs)
+        made = self.made[-1]
+        assert found == self._make((ceiling,), *inputs)
+        return made
+
+
+RAMP: Columns = tuple(float(i) for i in range(200))
+
+
+def test_only_new_columns_are_made() -> None:
+    """As a view moves on, its last columns are made anew, and of two layers as of one."""
+    shares = Shares()
+    assert shares.check(0, RAMP[:120]) == 120
+    assert shares.check(0, RAMP[:120]) < 12
+    assert shares.check(2, RAMP[2:122]) < 12
+    assert shares.check(2, RAMP[2:122], RAMP[2:122]) == 120
+    assert shares.check(3, RAMP[3:123], RAMP[3:123]) < 12
+
+
+def test_another_ceiling_makes_all_columns() -> None:
+    """Heights follow a ceiling that changes, and the width and number of columns."""
+    shares = Shares()
+    shares.check(0, RAMP[:120])
+    assert shares.check(1, RAMP[1:121], ceiling=4.0) == 120
+    assert shares.check(1, RAMP[1:121], ceiling=4.0, width=1.0) == 120
+    assert shares.check(1, RAMP[1:151], ceiling=4.0, width=1.0) > 30
+    assert shares.check(60, RAMP[60:120], ceiling=4.0, width=1.0) < 60
+    assert shares.check(0, RAMP[:120], ceiling=4.0, width=1.0) == 120
+    assert shares.check(190, RAMP[190:], ceiling=4.0, width=1.0) == 10
+
+
+@pytest.mark.parametrize("column", [0, 1, 60, 100, 119])
+def test_a_column_that_is_filled_in_is_made(column: int) -> None:
+    """A gap that is filled in or torn open later is seen wherever it lies."""
+    shares = Shares()
+    torn = (*RAMP[:column], None, *RAMP[column + 1 : 120])
+    for inputs in (torn, RAMP[:120], torn):
+        shares.check(0, inputs)
+        shares.check(0, RAMP[:120], inputs)
+
+
+def test_other_strips_and_ceilings_in_a_scene() -> None:
+    """A cache serves scenes with other strips, another layout, and a GPU with a new limit."""
+    live, cache = Live(4), ColumnCache()
+    live.play(100)
+    for strips in (("util", "mem"), ("mem",), ("mem", "temp", "sm-clock"), ("util", "mem")):
+        for limit in (800.0, 400.0):
+            live.play(0.5)
+            device = gpu(0, constants={"gpu_memory_total_bytes": limit * GIB})
+            live.recording.add_device(device)
+            for layout in ("rows", "table"):
+                options = {"start": live.now - 60, "end": live.now, "strips": strips,
+                           "layout": layout}
+                alike = build_scene(live.recording, **options, cache=cache)  # type: ignore[arg-type]
+                assert alike == build_scene(live.recording, **options)  # type: ignore[arg-type]
