@@ -1,0 +1,267 @@
+"""Where references begin in a notebook: names, functions that run, modules, displays, errors."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+from .frames import CodePlaces, frame_locals
+from .graph import Root, mro_of
+from .naming import instance_dict
+
+__all__ = ["DisplayCopy", "Notebook"]
+
+_UNDERSCORES = ("_", "__", "___")
+_NUMBERED = re.compile(r"_\d+\Z")
+_INPUT = re.compile(r"_i+\Z|_i\d+\Z")
+_OURS = __name__.partition(".")[0]
+_MACHINERY = frozenset(
+    {_OURS, "IPython", "asyncio", "ipykernel", "jupyter_client", "runpy", "tornado", "traitlets"}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DisplayCopy:
+    """A place where a displayed value is kept: ``label`` for people, and how it is emptied.
+
+    ``owner`` is a dict or an object, ``key`` its key or attribute.
+    """
+
+    label: str
+    cell: int
+    owner: Any
+    key: Any
+    value: Any
+
+
+class Notebook:
+    """What an IPython shell keeps, or ``__main__`` where there is none; nothing is changed."""
+
+    def __init__(self, shell: Any = None) -> None:
+        self.shell = shell
+        if shell is None:
+            main = sys.modules.get("__main__")
+            self.namespace: dict[str, Any] = getattr(main, "__dict__", {})
+            self.hidden: dict[str, Any] = {}
+        else:
+            self.namespace = shell.user_ns
+            self.hidden = shell.user_ns_hidden
+        compiler = getattr(shell, "compile", None)
+        self.places = CodePlaces(dict(getattr(compiler, "_filename_map", None) or {}))
+
+    # -- the user's names ------------------------------------------------------------------
+
+    def variables(self) -> list[Root]:
+        """Return the user's own names, as ``%who`` would list them."""
+        parts = {id(part) for part in self._shell_parts()}
+        copies = {copy.key for copy in self.display_copies() if copy.owner is self.namespace}
+        return [
+            Root("variable", name, value)
+            for name, value in list(self.namespace.items())
+            if isinstance(name, str)
+            and name not in copies
+            and id(value) not in parts
+            and self._is_users(name, value)
+        ]
+
+    def _is_users(self, name: str, value: Any) -> bool:
+        if name.startswith("__") and name.endswith("__") and len(name) > 4:
+            return False
+        if name in self.hidden and self.hidden[name] is value:
+            return False
+        return not _INPUT.match(name) and not isinstance_of(value, ModuleType)
+
+    # -- values that were displayed --------------------------------------------------------
+
+    @property
+    def outputs(self) -> dict[Any, Any]:
+        """The dict ``Out``."""
+        found = self.namespace.get("_oh")
+        return found if type(found) is dict else {}
+
+    def display_copies(self) -> list[DisplayCopy]:
+        """Return each place where IPython keeps a displayed value: Out, ``_n``, ``_`` to ``___``.
+
+        A ``_`` that the user has bound himself is a variable and not among them.
+        """
+        shell = self.shell
+        if shell is None:
+            return []
+        copies = [
+            DisplayCopy(f"Out[{number}]", number, self.outputs, number, value)
+            for number, value in list(self.outputs.items())
+            if isinstance(number, int)
+        ]
+        displayhook = getattr(shell, "displayhook", None)
+        numbers = {id(copy.value): copy.cell for copy in copies}
+        for name, value in list(self.namespace.items()):
+            if isinstance(name, str) and _NUMBERED.match(name):
+                number = int(name[1:])
+                if number in self.outputs and self.outputs[number] is not value:
+                    continue  # bound by the user since
+                copies.append(DisplayCopy(name, number, self.namespace, name, value))
+        for name in _UNDERSCORES:
+            own = getattr(displayhook, name, None)
+            value = self.namespace.get(name)
+            if value is not None and value is own:
+                cell = numbers.get(id(value), 0)
+                copies.append(DisplayCopy(name, cell, self.namespace, name, value))
+            if self.hidden.get(name) is not None:
+                value = self.hidden[name]
+                cell = numbers.get(id(value), 0)
+                copies.append(DisplayCopy(f"{name} (hidden)", cell, self.hidden, name, value))
+            if own is not None:
+                cell = numbers.get(id(own), 0)
+                copies.append(DisplayCopy(f"{name} of the displayhook", cell, displayhook, name, own))
+        return [copy for copy in copies if type(copy.value) is not str]
+
+    def displayed(self) -> list[Root]:
+        """Return the displayed values, one Root for each, with all places that keep it."""
+        values: dict[int, list[DisplayCopy]] = {}
+        for copy in self.display_copies():
+            values.setdefault(id(copy.value), []).append(copy)
+        roots = []
+        for copies in values.values():
+            first = copies[0]
+            label = first.label
+            also = [copy.label for copy in copies[1:] if " " not in copy.label]
+            where = ""
+            if first.label.startswith("Out["):
+                where = f"value shown by [{first.cell}]"
+            elif " " in label:
+                label = "_" if label.startswith("_ ") else label.split(" ")[0]
+                where = "the last value shown"
+            also = [name for name in also if name != f"_{first.cell}" and name != label]
+            if also:
+                where += f", also {', '.join(dict.fromkeys(also))}"
+            roots.append(Root("output", label, first.value, where, first.cell))
+        return roots
+
+    # -- errors ----------------------------------------------------------------------------
+
+    def errors(self) -> list[tuple[str, Any]]:
+        """Return who keeps an error, a traceback or a debugger, and what: empty ones left out."""
+        found: list[tuple[str, Any]] = [
+            (f"sys.{name}", vars(sys)[name])
+            for name in ("last_exc", "last_value", "last_traceback")
+            if vars(sys).get(name) is not None
+        ]
+        shell = self.shell
+        if shell is None:
+            return found
+        tb = getattr(shell, "InteractiveTB", None)
+        result = getattr(shell, "last_execution_result", None)
+        places = [(tb, "tb"), (tb, "pdb"), (result, "error_in_exec"), (result, "error_before_exec")]
+        for owner, name in places:
+            value = getattr(owner, name, None)
+            if value is not None:
+                found.append((name, value))
+        return found
+
+    def tracebacks(self) -> list[Root]:
+        """Return one Root for each error that is kept, and for a debugger."""
+        roots = []
+        seen: set[int] = set()
+        for who, value in self.errors():
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if who == "pdb":
+                roots.append(Root("traceback", "%debug", value, "the debugger's last session"))
+                continue
+            cell = self._cell_of(value)
+            name = f"traceback of [{cell}]" if cell else "traceback"
+            roots.append(Root("traceback", name, value, "", cell))
+        return roots
+
+    def _cell_of(self, error: Any) -> int:
+        """Return the number of the cell in which an error was raised, or 0."""
+        traceback = error if isinstance(error, TracebackType) else error.__traceback__
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            number = self.places.cell(code.co_filename)
+            if number is not None:
+                return number
+            traceback = traceback.tb_next
+        return 0
+
+    # -- code that runs --------------------------------------------------------------------
+
+    def running(self) -> Iterator[Root]:
+        """Yield the local variables of all functions that run now, of every thread, but ours."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        own = threading.get_ident()
+        for ident, innermost in sys._current_frames().items():
+            thread = names.get(ident, "a thread")
+            at = "" if ident == own else f" in thread {thread}"
+            frame: FrameType | None = innermost
+            while frame is not None:
+                if not _is_machinery(frame):
+                    scope = f"{self.places.code(frame.f_code)}{at}"
+                    for name, value in frame_locals(frame).items():
+                        yield Root("frame", name, value, scope)
+                frame = frame.f_back
+        yield from self._tasks()
+
+    def _tasks(self) -> Iterator[Root]:
+        """Yield the coroutines of tasks that wait in this thread's event loop."""
+        asyncio = sys.modules.get("asyncio")
+        try:
+            tasks = asyncio.all_tasks() if asyncio is not None else ()
+        except RuntimeError:  # no loop runs in this thread
+            return
+        for task in tasks:
+            coroutine = task.get_coro()
+            frame = getattr(coroutine, "cr_frame", None)
+            if frame is not None and not _is_machinery(frame):
+                yield Root("frame", task.get_name(), coroutine, "a task of the event loop")
+
+    # -- modules, and what is never entered --------------------------------------------------
+
+    def modules(self) -> list[Root]:
+        """Return the namespaces of all imported modules but the notebook's and ours."""
+        return [
+            Root("module", name, module.__dict__)
+            for name, module in list(sys.modules.items())
+            if isinstance_of(module, ModuleType)
+            and type(getattr(module, "__name__", None)) is str
+            and module.__dict__ is not self.namespace
+            and name.partition(".")[0] != _OURS
+            and name not in ("__main__", "sys")
+        ]
+
+    def fences(self) -> list[Any]:
+        """Return the objects that a walk never enters on its way: they are roots of their own.
+
+        The namespaces of all modules, and the shell with what belongs to it.
+        """
+        return [
+            self.namespace,
+            self.hidden,
+            self.outputs,
+            sys.modules,
+            *(m.__dict__ for m in list(sys.modules.values()) if isinstance_of(m, ModuleType)),
+            *self._shell_parts(),
+        ]
+
+    def _shell_parts(self) -> list[Any]:
+        if self.shell is None:
+            return []
+        parts = instance_dict(self.shell) or {}
+        return [self.shell, *parts.values(), *(parts.get("_trait_values") or {}).values()]
+
+
+def isinstance_of(value: Any, base: type) -> bool:
+    """Tell whether an object is of a type; neither its class nor a proxy is asked."""
+    return base in mro_of(type(value))
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    """Tell whether a frame is of the machinery that runs cells, or ours: it holds no data."""
+    name = frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and name.partition(".")[0] in _MACHINERY
