@@ -1,160 +1,363 @@
-"""Give device memory back, and say what came back and what stays.
-
-Only garbage and torch's cached blocks can go: a tensor that a name or another object holds is
-the user's, and the CUDA context lives as long as the process.
-"""
+"""Give device memory back: what the notebook keeps goes, what the user's names hold stays."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..devices import cuda_module
-from ..units import bytes_text, quantity
-from .stats import AllocatorReport, AllocatorStats, allocator_stats
+from ..errors import SettingError
+from .errors_kept import let_errors_go
+from .graph import Root, Walk
+from .live import DeviceMemory, Holder, MemoryReport
+from .release import Freed, Step, StepKind
+from .report import Looked, look, running_shell
+from .roots import DisplayCopy, Notebook
+from .scan import TIMEOUT_S
+from .tensors import TensorReader, torch_module
 
-__all__ = ["FreeReport", "FreedDevice", "free_memory"]
+__all__ = ["free_memory"]
 
-
-@dataclass(frozen=True, slots=True)
-class FreedDevice:
-    """One GPU before and after; all properties are bytes, ``None`` where not told."""
-
-    before: AllocatorStats
-    after: AllocatorStats
-
-    @property
-    def collected_bytes(self) -> int | None:
-        """Bytes of tensors that were garbage: allocated before - after."""
-        return _less(self.before.torch_allocated_bytes, self.after.torch_allocated_bytes)
-
-    @property
-    def returned_bytes(self) -> int | None:
-        """Bytes that torch gave back to the device: reserved before - after."""
-        return _less(self.before.torch_reserved_bytes, self.after.torch_reserved_bytes)
-
-    def sentences(self) -> Iterator[str]:
-        """Say what came back and what stays."""
-        collected, returned = self.collected_bytes, self.returned_bytes
-        if returned is None:
-            yield "torch does not tell what it holds here."
-        elif returned > 0:
-            yield f"{bytes_text(returned)} came back to the device."
-        else:
-            yield "Nothing came back to the device."
-        if collected is not None and collected > 0:
-            yield f"{bytes_text(collected)} of tensors were garbage."
-        stays = list(self._stays())
-        if stays:
-            yield f"What stays: {', '.join(stays)}."
-        if self.after.torch_allocated_bytes:
-            yield "Live tensors go once nothing holds them: del their names, then free again."
-
-    def _stays(self) -> Iterator[str]:
-        after = self.after
-        if after.torch_allocated_bytes:
-            yield f"{bytes_text(after.torch_allocated_bytes)} in live tensors"
-        cached = after.torch_cached_bytes
-        if cached and after.torch_allocated_bytes:
-            yield f"{bytes_text(cached)} cached in segments that live blocks pin"
-        elif cached:
-            yield f"{bytes_text(cached)} cached, which torch keeps"
-        outside = after.outside_torch_bytes
-        if outside is not None:
-            yield f"{bytes_text(outside)} outside torch ({after.outside_torch_text})"
+_KINDS: dict[str, StepKind] = {"traceback": "traceback", "cycle": "cycle", "output": "output"}
 
 
-def _less(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else before - after
+def free_memory(
+    *names: str, outputs: bool = False, dry_run: bool = False, cpu: bool = False
+) -> Freed:
+    """Give back the device memory that the notebook holds and no variable does.
 
+    Without names: the last errors' tracebacks, cycles, handles of other processes, and then
+    torch's cached blocks (``gc.collect``, ``torch.cuda.ipc_collect`` and ``empty_cache``).
+    With names: those variables are deleted, with the displayed copies of the same objects, and
+    tracebacks stay. ``outputs`` also lets go of displayed values (``Out``, ``_``) that hold
+    device memory: such a value can be the only copy. With ``dry_run`` nothing is released and
+    the result says what would be. ``cpu`` does the same for tensors on the CPU.
 
-_ROWS = (
-    ("allocated", "torch_allocated_bytes"),
-    ("reserved", "torch_reserved_bytes"),
-    ("device used", "gpu_memory_used_bytes"),
-)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class FreeReport:
-    """What :func:`free_memory` did; prints as sentences and a small table for each GPU.
-
-    ``collected`` is the number of objects that the garbage collector found (``None`` if it was
-    not asked), ``reason`` why torch could give nothing back. GPUs of which torch holds nothing
-    are left out.
+    Bytes are what torch's allocator tells before and after each step, on the CPU what the
+    search for tensors finds. Raises :class:`~gpumagic.errors.SettingError` for a name that is
+    no variable, before anything is released. A refusal of torch is the result's ``reason``.
     """
-
-    devices: tuple[FreedDevice, ...] = ()
-    collected: int | None = None
-    reason: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return before and after of each GPU, and the number of objects collected."""
-        known: dict[str, Any] = {
-            "devices": [
-                {"before": d.before.to_dict(), "after": d.after.to_dict()} for d in self.devices
-            ]
-        }
-        if self.collected is not None:
-            known["collected"] = self.collected
-        if self.reason:
-            known["reason"] = self.reason
-        return known
-
-    def __str__(self) -> str:
-        lines = [self.reason] if self.reason else []
-        for device in self.devices:
-            lines.append(f"{device.after.label} ({device.after.name}): "
-                         + " ".join(device.sentences()))
-            lines.append(f"  {'':<12} {'before':>11} {'after':>11} {'came back':>11}")
-            for title, name in _ROWS:
-                before, after = getattr(device.before, name), getattr(device.after, name)
-                texts = [quantity(v, "bytes") for v in (before, after, _less(before, after))]
-                lines.append(f"  {title:<12} " + " ".join(f"{text:>11}" for text in texts))
-        return "\n".join(lines)
-
-    __repr__ = __str__
+    notebook = Notebook(running_shell())
+    return free(notebook, names, outputs=outputs, dry_run=dry_run, cpu=cpu)
 
 
-def free_memory(collect: bool = True) -> FreeReport:
-    """Collect garbage, release torch's cached blocks, and report what came of it.
-
-    Calls ``gc.collect`` (unless ``collect`` is false), ``torch.cuda.empty_cache`` and
-    ``torch.cuda.ipc_collect``; the latter two only where torch holds GPU memory, so no context
-    is made. Names and objects of the user are left alone. Bytes are from torch's allocator
-    and, for the device's use by all processes, from NVML. Raises nothing of torch's: a refusal
-    is the report's ``reason``.
-    """
-    before = allocator_stats()
-    collected = gc.collect() if collect else None
-    cuda = cuda_module()
-    used = [device for device in before if device.torch_reserved_bytes]
-    if cuda is None or not used:
-        reason = before.reason or "torch holds no GPU memory in this process"
-        return FreeReport((), collected, f"Nothing to give back: {reason}")
-    reason = _release(cuda)
-    return FreeReport(_paired(used, allocator_stats()), collected, reason)
-
-
-def _release(cuda: Any) -> str:
-    try:
-        cuda.empty_cache()
-        ipc_collect = getattr(cuda, "ipc_collect", None)
-        if ipc_collect is not None:
-            ipc_collect()
-    except RuntimeError as error:
-        # E.g. in the middle of a CUDA graph's capture, or after a kernel has failed.
-        text = (str(error).strip().splitlines() or ["no reason given"])[0]
-        return f"torch refused to release its cache: {text}"
-    return ""
-
-
-def _paired(used: list[AllocatorStats], after: AllocatorReport) -> tuple[FreedDevice, ...]:
-    now = {device.torch_index: device for device in after}
-    return tuple(
-        FreedDevice(device, now[device.torch_index])
-        for device in used
-        if device.torch_index in now
+def free(
+    notebook: Notebook,
+    names: Collection[str] = (),
+    *,
+    outputs: bool = False,
+    dry_run: bool = False,
+    cpu: bool = False,
+    timeout_s: float = TIMEOUT_S,
+) -> Freed:
+    """Do what :func:`free_memory` says in a notebook."""
+    names = tuple(dict.fromkeys(names))
+    _check(notebook, names)
+    before = look(notebook, cpu=cpu, last=names, timeout_s=timeout_s)
+    if dry_run:
+        return _foreseen(before, names, outputs)
+    wanted = _addresses(notebook, names, cpu)
+    work = _Work(notebook, before, cpu)
+    if names:
+        work.step("name", ", ".join(names), lambda: _delete(notebook, names))
+    work.step("cycle", "cycles", lambda: None)
+    if not names:
+        work.drop_errors()
+    if outputs:
+        work.step("output", "displayed values", lambda: _forget(notebook, cpu))
+    work.step("ipc", "handles of other processes", work.collect_ipc)
+    work.empty_cache()
+    after = look(notebook, cpu=cpu, timeout_s=timeout_s)
+    still = {name: _holders_at(after, wanted[name]) for name in names}
+    return Freed(
+        tuple(work.steps(after.report)), before.report, after.report, False, names, still,
+        work.reason or before.report.reason,
     )
+
+
+def _check(notebook: Notebook, names: Iterable[str]) -> None:
+    known = {root.name for root in notebook.variables()}
+    for name in names:
+        if name in known:
+            continue
+        if name in notebook.namespace:
+            raise SettingError(f"{name} is not a variable of yours; displayed values: --out")
+        close = [one for one in known if one.lower().startswith(name[:3].lower())][:3]
+        hint = f"; there are: {', '.join(sorted(close))}" if close else ""
+        if not name.isidentifier():
+            hint = "; give the name of a variable, such as model"
+        raise SettingError(f"no variable {name}{hint}")
+
+
+# -- what would happen --------------------------------------------------------------------
+
+
+def _foreseen(before: Looked, names: tuple[str, ...], outputs: bool) -> Freed:
+    """Say what the steps would release, without doing any."""
+    kinds = {"cycle"} | (set() if names else {"traceback"}) | ({"output"} if outputs else set())
+    steps: list[Step] = []
+    left: list[DeviceMemory] = []
+    for device in before.report:
+        gone = [one for one in device.holders if one.kind in kinds or _is_named(one, names)]
+        left.append(_without(device, gone, before))
+        steps += [_foreseen_step(holder, device.device) for holder in gone]
+    returned = {
+        device.device: _reserved(device) - _reserved(after)
+        for device, after in zip(before.report, left, strict=True)
+    }
+    if any(returned.values()):
+        steps.append(Step("cache", "cached blocks", "", returned))
+    still = None
+    if names:
+        still = {name: _also_held(before.report, name) for name in names}
+    after_report = replace(before.report, devices=tuple(left))
+    return Freed(
+        tuple(steps), before.report, after_report, True, names, still, before.report.reason
+    )
+
+
+def _is_named(holder: Holder, names: Collection[str]) -> bool:
+    return holder.kind == "variable" and set(holder.roots) <= set(names)
+
+
+def _foreseen_step(holder: Holder, device: str) -> Step:
+    kind: StepKind = _KINDS.get(holder.kind, "name")
+    return Step(
+        kind, holder.name, holder.detail, {device: holder.bytes}, holder.kind == "traceback"
+    )
+
+
+def _also_held(report: MemoryReport, name: str) -> tuple[str, ...]:
+    """Return who else holds what a variable leads to; those keep it when the name goes."""
+    return tuple(dict.fromkeys(
+        storage.holder
+        for device in report
+        for storage in device.storages
+        if storage.holder != name and any(_begins(other, name) for other in storage.also)
+    ))
+
+
+def _begins(text: str, name: str) -> bool:
+    return text == name or (text.startswith(name) and text[len(name)] in ".[ ")
+
+
+def _without(device: DeviceMemory, gone: list[Holder], before: Looked) -> DeviceMemory:
+    """Return a device's memory as it would be without some holders and their cached blocks."""
+    holders = tuple(holder for holder in device.holders if holder not in gone)
+    names = {holder.name for holder in holders}
+    stats = device.allocator
+    known = before.found.addresses.get(device.device, {}) if before.found is not None else {}
+    addresses = [address for address, (_, holder) in known.items() if holder in gone]
+    blocks = before.blocks
+    if stats is not None and blocks is not None and stats.torch_allocated_bytes is not None:
+        size = sum(blocks.size_of(stats.torch_index, one) or 0 for one in addresses)
+        back = blocks.would_return(stats.torch_index, addresses)
+        stats = replace(
+            stats,
+            torch_allocated_bytes=stats.torch_allocated_bytes - size,
+            torch_reserved_bytes=_less(stats.torch_reserved_bytes, back),
+            torch_cached_bytes=_less(stats.torch_cached_bytes, back - size),
+            gpu_memory_used_bytes=_less(stats.gpu_memory_used_bytes, back),
+            gpu_process_memory_bytes=_less(stats.gpu_process_memory_bytes, back),
+        )
+    return replace(
+        device,
+        holders=holders,
+        storages=tuple(one for one in device.storages if one.holder in names),
+        storage_count=device.storage_count - len(addresses),
+        allocator=stats,
+    )
+
+
+def _less(value: int | None, by: int) -> int | None:
+    return None if value is None else value - by
+
+
+def _reserved(device: DeviceMemory) -> int:
+    stats = device.allocator
+    return 0 if stats is None else stats.torch_reserved_bytes or 0
+
+
+# -- what is done -------------------------------------------------------------------------
+
+
+class _Work:
+    """Do the steps and measure what each released."""
+
+    def __init__(self, notebook: Notebook, before: Looked, cpu: bool) -> None:
+        self._notebook = notebook
+        self._before = before
+        self._cuda = None if cpu else cuda_module()
+        self._done: list[Step] = []
+        self.reason = ""
+
+    def step(self, kind: StepKind, name: str, do: Callable[[], object]) -> None:
+        """Do one step, collect garbage, and note by how much torch's allocated bytes fell."""
+        before = self._bytes("allocated_bytes")
+        do()
+        gc.collect()
+        after = self._bytes("allocated_bytes")
+        self._note(kind, name, before, after)
+
+    def drop_errors(self) -> None:
+        """Let the notebook's errors go."""
+        gone = False
+
+        def drop() -> None:
+            nonlocal gone
+            gone = let_errors_go(self._notebook)
+
+        self.step("traceback", "traceback", drop)
+        self._done[-1] = replace(self._done[-1], debug_gone=gone)
+
+    def collect_ipc(self) -> None:
+        """Let go of memory that was shared with processes which are gone."""
+        collect = getattr(self._cuda, "ipc_collect", None)
+        if collect is not None:
+            self._ask(collect)
+
+    def empty_cache(self) -> None:
+        """Return torch's cached blocks to the driver."""
+        if self._cuda is None:
+            return
+        before = self._bytes("reserved_bytes")
+        self._ask(self._cuda.empty_cache)
+        self._note("cache", "cached blocks", before, self._bytes("reserved_bytes"))
+
+    def _ask(self, release: Callable[[], object]) -> None:
+        try:
+            release()
+        except RuntimeError as error:
+            # E.g. in the middle of a CUDA graph's capture, or after a kernel has failed.
+            text = (str(error).strip().splitlines() or ["no reason given"])[0]
+            self.reason = f"torch refused to release its cache: {text}"
+
+    def _bytes(self, name: str) -> dict[str, int]:
+        cuda = self._cuda
+        if cuda is None:
+            return {}
+        return {
+            f"cuda:{index}": int(stats.get(name, {}).get("all", {}).get("current", 0))
+            for index in range(cuda.device_count())
+            if (stats := cuda.memory_stats_as_nested_dict(index))
+        }
+
+    def _note(
+        self, kind: StepKind, name: str, before: Mapping[str, int], after: Mapping[str, int]
+    ) -> None:
+        freed = {
+            device: size - after.get(device, 0)
+            for device, size in before.items()
+            if size > after.get(device, 0)
+        }
+        self._done.append(Step(kind, name, "", freed))
+
+    def steps(self, after: MemoryReport) -> Iterable[Step]:
+        """Yield the steps that released something, described by who held it before."""
+        for step in self._done:
+            holders = [
+                (device.device, holder)
+                for device in self._before.report
+                for holder in device.holders
+                if _is_of(holder, step)
+            ]
+            freed = step.bytes if self._cuda is not None else _differences(holders, after)
+            if not freed and not (step.debug_gone or step.kind == "name"):
+                continue
+            names = dict.fromkeys(holder.name for _, holder in holders) or [step.name]
+            details = dict.fromkeys(holder.detail for _, holder in holders)
+            yield replace(
+                step, name=", ".join(names), detail="; ".join(details), bytes=freed
+            )
+
+
+def _is_of(holder: Holder, step: Step) -> bool:
+    if step.kind == "name":
+        return _is_named(holder, step.name.split(", "))
+    return holder.kind == step.kind
+
+
+def _differences(
+    holders: Iterable[tuple[str, Holder]], after: MemoryReport
+) -> dict[str, int]:
+    """Return how much less some holders have, by device, as the two searches found it."""
+    left = {
+        (device.device, holder.kind, holder.name): holder.bytes
+        for device in after
+        for holder in device.holders
+    }
+    freed: dict[str, int] = {}
+    for device, holder in holders:
+        size = holder.bytes - left.get((device, holder.kind, holder.name), 0)
+        if size > 0:
+            freed[device] = freed.get(device, 0) + size
+    return freed
+
+
+def _delete(notebook: Notebook, names: Collection[str]) -> None:
+    """Delete variables and the displayed copies of the same objects."""
+    values = {id(notebook.namespace[name]) for name in names}
+    for copy in notebook.display_copies():
+        if id(copy.value) in values:
+            _empty(copy)
+    for name in names:
+        del notebook.namespace[name]
+
+
+def _forget(notebook: Notebook, cpu: bool) -> None:
+    """Let go of the displayed values that hold device memory, wherever IPython keeps them."""
+    reader = TensorReader(torch_module(), "cpu" if cpu else "cuda")
+    copies = notebook.display_copies()
+    holding: dict[int, bool] = {}
+    for copy in copies:
+        key = id(copy.value)
+        if key not in holding:
+            holding[key] = bool(_places(notebook, reader, copy.value))
+        if holding[key]:
+            _empty(copy)
+
+
+def _empty(copy: DisplayCopy) -> None:
+    if type(copy.owner) is not dict:
+        setattr(copy.owner, copy.key, "")
+    elif isinstance(copy.key, str) and not copy.key.strip("_"):
+        copy.owner[copy.key] = ""  # as IPython begins
+    else:
+        copy.owner.pop(copy.key, None)
+
+
+def _places(notebook: Notebook, reader: TensorReader, value: Any) -> set[tuple[str, int]]:
+    """Return the storages that an object leads to: device and address."""
+    walk = Walk(reader.is_tensor, reader.gradient, notebook.fences())
+    with reader.quiet():
+        walk.walk([Root("output", "", value)])
+        return {
+            (place.device, place.address)
+            for tensor in walk.targets
+            for place in reader.places(tensor)
+        }
+
+
+def _addresses(
+    notebook: Notebook, names: Iterable[str], cpu: bool
+) -> dict[str, set[tuple[str, int]]]:
+    torch = torch_module()
+    if torch is None:
+        return {name: set() for name in names}
+    reader = TensorReader(torch, "cpu" if cpu else "cuda")
+    return {name: _places(notebook, reader, notebook.namespace[name]) for name in names}
+
+
+def _holders_at(after: Looked, places: set[tuple[str, int]]) -> tuple[str, ...]:
+    """Return who holds some storages, the largest holder first."""
+    if after.found is None:
+        return ()
+    found = {
+        holder.name: holder.bytes
+        for device, known in after.found.addresses.items()
+        for address, (_, holder) in known.items()
+        if (device, address) in places
+    }
+    return tuple(sorted(found, key=lambda name: -found[name]))

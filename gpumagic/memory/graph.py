@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import (
     ClassMethodDescriptorType,
@@ -52,10 +52,10 @@ _NEVER = (
     ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
 )
-# More children than these are looked at after everything else, in chunks.
+# Containers of more objects than these are looked at after everything else, in chunks.
 _MANY = 4096
-_CHUNK = 512
-_CHECK_EVERY = 256
+_CHUNK = 256
+_SIZED = (list, tuple, dict, set, frozenset)
 _MOST_PARENTS = 8
 
 
@@ -144,13 +144,18 @@ class Walk:
             if kind == _TARGET:
                 self.targets.append(value)
             level.append(value)
-        later: list[list[Any]] = []
-        while level or later:
+        return self._run(level, until)
+
+    def _run(self, level: list[Any], until: float) -> bool:
+        """Go on level by level; containers of many objects come after all others."""
+        large: list[Any] = []
+        while level or large:
             if not level:
-                level = later.pop(0)
-            level = self._step(level, later, until)
+                level = self._enter_large(large.pop(0), until)
+            else:
+                level = self._step(level, large, until)
             if self._clock() > until:
-                return not level and not later
+                return not level and not large
         return True
 
     def _note(self, value: Any, holder: Any) -> None:
@@ -158,35 +163,49 @@ class Walk:
         if holders is not None and len(holders) < _MOST_PARENTS:
             holders.append(holder)
 
-    def _step(self, level: list[Any], later: list[list[Any]], until: float) -> list[Any]:
+    def _step(self, level: list[Any], large: list[Any], until: float) -> list[Any]:
         """Meet what the objects of one level hold; return the next level."""
         below: list[Any] = []
-        many = len(level) > _MANY
-        size = _CHUNK if many else _CHECK_EVERY
-        for begin in range(0, len(level), size):
-            chunk = level[begin : begin + size]
+        for begin in range(0, len(level), _CHUNK):
+            chunk = level[begin : begin + _CHUNK]
             self.count += len(chunk)
-            if not many or self._holds_more(chunk):
-                for value in chunk:
-                    self._expand(value, below, later)
+            for value in chunk:
+                if type(value) in _SIZED and len(value) > _MANY:
+                    large.append(value)
+                else:
+                    self._meet(gc.get_referents(value), value, below)
             if self._clock() > until:
-                below += level[begin + size :]
-                break
+                return below + level[begin + _CHUNK :]
         return below
 
-    def _holds_more(self, chunk: list[Any]) -> bool:
-        """Tell whether any of some objects holds more than plain values."""
-        kinds = self._kinds
-        if any(kinds[kind] for kind in set(map(type, gc.get_referents(*chunk)))):
-            return True
-        return any(kinds[kind] == _TARGET for kind in set(map(type, chunk)))
-
-    def _expand(self, value: Any, below: list[Any], later: list[list[Any]]) -> None:
-        kinds, parents, own = self._kinds, self._parents, self._kinds[type(value)]
+    def _enter_large(self, value: Any, until: float) -> list[Any]:
+        """Meet what a large container holds; return those objects in it that hold more."""
+        below: list[Any] = []
         children = gc.get_referents(value)
+        for begin in range(0, len(children), _CHUNK):
+            chunk = children[begin : begin + _CHUNK]
+            if self._leads_on(chunk):
+                self._meet(chunk, value, below)
+            if self._clock() > until:
+                return [*below, value]
+        return below
+
+    def _leads_on(self, chunk: list[Any]) -> bool:
+        """Tell whether any of some objects is looked for, or holds more than plain values."""
+        kinds = self._kinds
+        seen = {kinds[kind] for kind in set(map(type, chunk))}
+        if seen == {_LEAF} or not seen:
+            return False
+        if seen <= {_LEAF, _INNER}:
+            held = set(map(type, gc.get_referents(*chunk)))
+            return any(kinds[kind] != _LEAF for kind in held)
+        return True
+
+    def _meet(self, children: list[Any], value: Any, below: list[Any]) -> None:
+        kinds, parents = self._kinds, self._parents
+        own = kinds[type(value)]
         if own == _TARGET:
             children += self._more(value)
-        first = len(below)
         for child in children:
             kind = kinds[type(child)]
             if kind == _LEAF:
@@ -201,16 +220,10 @@ class Walk:
                 self.targets.append(child)
             elif kind == _FRAME and own == _FRAME:
                 continue  # the caller's frame, which is not this one's to hold
-            elif kind == _CLASS and _module(child) != "__main__" and not self.enter_classes:
+            elif kind == _CLASS and _module(child) != "__main__":
                 continue
             parents[key] = value
             below.append(child)
-        if len(below) - first > _MANY:
-            later.append(below[first:])
-            del below[first:]
-
-    enter_classes = False
-    """Whether classes of imported modules are entered too; those of the notebook always are."""
 
     def holders(self, value: Any) -> list[Any]:
         """Return who holds a target or a root's value, nearest to a root first: objects, Roots."""
@@ -229,9 +242,8 @@ class Walk:
             chain.append(parent)
         return chain[::-1]
 
-    def chains(self, value: Any) -> Iterator[list[Any]]:
-        """Yield one chain for each known holder of an object, in the order in which they came."""
-        for holder in self._holders.get(id(value), ()):
-            above = [holder] if isinstance(holder, Root) else self.chain(holder)
-            if above:
-                yield [*above, value]
+    def root(self, value: Any) -> Root | None:
+        """Return the Root that an object was met from, or ``None`` if it was not met."""
+        while not isinstance(value, Root):
+            value = self._parents.get(id(value), self._stopper)
+        return None if value is self._stopper else value

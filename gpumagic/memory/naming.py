@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import (
     AsyncGeneratorType,
@@ -21,14 +21,14 @@ from types import (
 from typing import Any
 
 from .frames import CodePlaces, frame_locals
-from .graph import Root, mro_of
+from .graph import Root, Walk, mro_of
 
-__all__ = ["Name", "instance_dict", "name_of"]
+__all__ = ["Name", "Namer", "instance_dict", "name_of"]
 
 _LONGEST_KEY = 40
 _PLAIN = (str, int, float, bool, bytes, type(None))
-_MODULE_PARTS = ("_modules", "_parameters", "_buffers")
-_SHARD = "_local_tensor"
+_MODULE_PARTS = ("._modules", "._parameters", "._buffers")
+_SHARD = "._local_tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,49 @@ class _Step:
 
     text: str
     scope: str = ""
-    is_attribute: bool = False
     is_python: bool = True
 
 
 _HIDDEN = _Step("")
+
+
+class Namer:
+    """Name what a walk has met, by the best of the chains that lead to it."""
+
+    def __init__(self, walk: Walk, places: CodePlaces) -> None:
+        self._walk = walk
+        self._places = places
+        self._best: dict[int, list[Any]] = {}
+
+    def names(self, value: Any) -> list[Name]:
+        """Return one name for each known holder of a target or a root's value, best first."""
+        named = [(name_of(chain, self._places), chain) for chain in self._chains(value)]
+        named.sort(key=lambda pair: _rank(pair[0]))
+        if named:
+            self._best[id(value)] = named[0][1]
+        return list(dict.fromkeys(name for name, _ in named))
+
+    def _chains(self, value: Any) -> Iterator[list[Any]]:
+        for holder in self._walk.holders(value):
+            if isinstance(holder, Root):
+                yield [holder, value]
+            elif self._walk.is_target(holder):
+                # A gradient is named after its parameter, by the parameter's best name.
+                yield [*self._best_chain(holder), value]
+            elif above := self._walk.chain(holder):
+                yield [*above, value]
+
+    def _best_chain(self, value: Any) -> list[Any]:
+        known = self._best.get(id(value))
+        if known is None:
+            known = self._best[id(value)] = self._walk.chain(value)  # ends a circle
+            self.names(value)
+        return self._best[id(value)]
+
+
+def _rank(name: Name) -> tuple[int, int, int]:
+    unsaid = sum(not step.startswith((".", "[")) for step in name.steps[1:])
+    return unsaid, len(name.steps), len(name.text)
 
 
 def name_of(chain: Sequence[Any], places: CodePlaces) -> Name:
@@ -71,49 +109,64 @@ def name_of(chain: Sequence[Any], places: CodePlaces) -> Name:
     root = chain[0]
     assert isinstance(root, Root)
     text, where = root.name, root.where
-    scopes: list[str] = []
     python = root.kind in ("variable", "output")
-    steps = [f"{root.name} in {root.where}" if root.where else root.name]
+    where = where if root.kind == "frame" else ""
+    steps = [f"{text} in {where}" if where else text]
     part = ""
+    scopes = 0
     for position in range(1, len(chain) - 1):
-        parent, child = chain[position], chain[position + 1]
-        below = chain[position + 2] if position + 2 < len(chain) else None
-        step = _step(parent, child, below, places)
+        step = _step(chain, position, places)
         if step is _HIDDEN:
             continue
         if step.scope:
-            scopes.append(step.scope)
-            text, where, part = step.text, step.scope, ""
+            scopes += 1
+            text, where, part, python = step.text, step.scope, "", False
+            steps.append(f"{step.text} in {step.scope}")
+            continue
+        if part and step.text.startswith("['"):
+            # What is model._modules['3'] by its place is model.3 to everybody.
+            text = f"{text.removesuffix(part)}.{step.text[2:-2]}"
             python = False
-        elif part and step.text.startswith("["):
-            # model._modules['3'] is what everybody calls model.3
-            text = text[: -len(part)] + "." + step.text[2:-2]
-            python, part = False, ""
-        else:
-            text += step.text
-            part = step.text if step.text[1:] in _MODULE_PARTS and step.is_attribute else ""
-            python = python and step.is_python
-        steps.append(f"{step.text} of {step.scope}" if step.scope else step.text)
+            steps[-1] = f".{step.text[2:-2]}"
+            part = ""
+            continue
+        text += step.text
+        part = step.text if step.text in _MODULE_PARTS else ""
+        python = python and step.is_python
+        steps.append(step.text)
     if scopes and root.kind in ("variable", "output"):
         where = f"{where}, held by {root.name}"
-    text = text.removesuffix(f".{_SHARD}")
-    return Name(text, where, tuple(steps), python)
+    return Name(text.removesuffix(_SHARD), where, tuple(steps), python)
 
 
-def _step(parent: Any, child: Any, below: Any, places: CodePlaces) -> _Step:
+def _step(chain: Sequence[Any], position: int, places: CodePlaces) -> _Step:
+    """Label the reference from one object of a chain to the next."""
+    parent, child = chain[position], chain[position + 1]
+    below = chain[position + 2] if position + 2 < len(chain) else None
+    above = chain[position - 1]
     kind = type(parent)
     try:
-        if kind is dict or issubclass_of(kind, dict):
-            return _of_dict(parent, child)
+        if kind is tuple and type(above) is FunctionType and above.__closure__ is parent:
+            return _HIDDEN
+        if issubclass_of(kind, dict):
+            owned = isinstance(above, Root) and above.kind == "module"
+            return _of_dict(parent, child, owned or _is_dict_of(above, parent))
         if issubclass_of(kind, list) or issubclass_of(kind, tuple) or kind is deque:
             return _of_sequence(parent, child)
         special = _SPECIAL.get(kind)
         if special is not None:
-            return special(parent, child, below, places)
+            found: _Step = special(parent, child, below, places)
+            return found
         return _of_instance(parent, child)
     except (RuntimeError, ValueError, KeyError):
         # The object has changed under our eyes, from another thread.
         return _Step(f" → {kind.__name__}", is_python=False)
+
+
+def _is_dict_of(owner: Any, attributes: Any) -> bool:
+    if isinstance(owner, Root):
+        return False
+    return instance_dict(owner) is attributes
 
 
 def issubclass_of(kind: type, base: type) -> bool:
@@ -121,9 +174,11 @@ def issubclass_of(kind: type, base: type) -> bool:
     return base in mro_of(kind)
 
 
-def _of_dict(parent: Any, child: Any) -> _Step:
+def _of_dict(parent: Any, child: Any, of_instance: bool) -> _Step:
     for key, value in dict.items(parent):
         if value is child:
+            if of_instance:
+                return _attribute(key)
             return _Step(f"[{_key(key)}]", is_python=type(key) in _PLAIN)
         if key is child:
             return _Step(" (a key of it)", is_python=False)
@@ -153,7 +208,7 @@ def _of_sequence(parent: Any, child: Any) -> _Step:
     for index, value in enumerate(values):
         if value is child:
             if fields is not None and index < len(fields):
-                return _Step(f".{fields[index]}", is_attribute=True)
+                return _Step(f".{fields[index]}")
             return _Step(f"[{index}]")
     return _of_instance(parent, child)
 
@@ -186,12 +241,14 @@ def _of_instance(parent: Any, child: Any) -> _Step:
                         return _attribute(name)
                 except AttributeError:
                     continue
+    if any(base.__name__ == "Tensor" for base in mro_of(type(parent))):
+        return _Step(".grad")
     return _Step(f" → {type(parent).__name__}", is_python=False)
 
 
 def _attribute(name: Any) -> _Step:
     text = name if type(name) is str else "..."
-    return _Step(f".{text}", is_attribute=True, is_python=text.isidentifier())
+    return _Step(f".{text}", is_python=text.isidentifier())
 
 
 # -- types that hold things in ways of their own ---------------------------------------------
@@ -203,9 +260,9 @@ def _of_function(parent: Any, child: Any, below: Any, places: CodePlaces) -> _St
             if cell is below:
                 return _Step(name, scope=f"the closure of {places.code(parent.__code__)}")
     if child is parent.__defaults__:
-        return _Step(".__defaults__", is_attribute=True)
+        return _Step(".__defaults__")
     if child is parent.__kwdefaults__:
-        return _Step(".__kwdefaults__", is_attribute=True)
+        return _Step(".__kwdefaults__")
     return _of_instance(parent, child)
 
 
@@ -215,14 +272,14 @@ def _of_cell(parent: Any, child: Any, below: Any, places: CodePlaces) -> _Step:
 
 def _of_method(parent: Any, child: Any, below: Any, places: CodePlaces) -> _Step:
     if child is parent.__self__:
-        return _Step(".__self__", is_attribute=True)
-    return _Step(".__func__", is_attribute=True)
+        return _Step(".__self__")
+    return _Step(".__func__")
 
 
 def _of_partial(parent: Any, child: Any, below: Any, places: CodePlaces) -> _Step:
     for name in ("func", "args", "keywords"):
         if getattr(parent, name) is child:
-            return _Step(f".{name}", is_attribute=True)
+            return _Step(f".{name}")
     return _of_instance(parent, child)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -97,27 +98,29 @@ class Notebook:
             for number, value in list(self.outputs.items())
             if isinstance(number, int)
         ]
-        displayhook = getattr(shell, "displayhook", None)
         numbers = {id(copy.value): copy.cell for copy in copies}
-        for name, value in list(self.namespace.items()):
-            if isinstance(name, str) and _NUMBERED.match(name):
+        for owner, suffix in ((self.namespace, ""), (self.hidden, " (hidden)")):
+            for name, value in list(owner.items()):
+                if not isinstance(name, str) or not _NUMBERED.match(name):
+                    continue
                 number = int(name[1:])
-                if number in self.outputs and self.outputs[number] is not value:
+                if owner is self.namespace and self.outputs.get(number, value) is not value:
                     continue  # bound by the user since
-                copies.append(DisplayCopy(name, number, self.namespace, name, value))
+                copies.append(DisplayCopy(f"{name}{suffix}", number, owner, name, value))
+        displayhook = getattr(shell, "displayhook", None)
         for name in _UNDERSCORES:
             own = getattr(displayhook, name, None)
-            value = self.namespace.get(name)
-            if value is not None and value is own:
-                cell = numbers.get(id(value), 0)
-                copies.append(DisplayCopy(name, cell, self.namespace, name, value))
-            if self.hidden.get(name) is not None:
-                value = self.hidden[name]
-                cell = numbers.get(id(value), 0)
-                copies.append(DisplayCopy(f"{name} (hidden)", cell, self.hidden, name, value))
-            if own is not None:
-                cell = numbers.get(id(own), 0)
-                copies.append(DisplayCopy(f"{name} of the displayhook", cell, displayhook, name, own))
+            places: list[tuple[str, Any, Any]] = [
+                (" (hidden)", self.hidden, self.hidden.get(name)),
+                (" of the displayhook", displayhook, own),
+            ]
+            if self.namespace.get(name) is own:
+                places.insert(0, ("", self.namespace, own))
+            copies += [
+                DisplayCopy(f"{name}{suffix}", numbers.get(id(value), 0), owner, name, value)
+                for suffix, owner, value in places
+                if value is not None
+            ]
         return [copy for copy in copies if type(copy.value) is not str]
 
     def displayed(self) -> list[Root]:
@@ -223,17 +226,27 @@ class Notebook:
 
     # -- modules, and what is never entered --------------------------------------------------
 
-    def modules(self) -> list[Root]:
-        """Return the namespaces of all imported modules but the notebook's and ours."""
+    def own_modules(self) -> list[Root]:
+        """Return the variables of the user's own modules: those outside of any installation."""
         return [
             Root("module", name, module.__dict__)
             for name, module in list(sys.modules.items())
             if isinstance_of(module, ModuleType)
-            and type(getattr(module, "__name__", None)) is str
             and module.__dict__ is not self.namespace
-            and name.partition(".")[0] != _OURS
-            and name not in ("__main__", "sys")
+            and name.partition(".")[0] not in (_OURS, "__main__")
+            and _is_own(module.__dict__.get("__file__"))
         ]
+
+    def landmarks(self) -> dict[int, Root]:
+        """Return by id the namespaces of all modules and the shell: where a search may end."""
+        found = {
+            id(module.__dict__): Root("module", name, module.__dict__)
+            for name, module in list(sys.modules.items())
+            if isinstance_of(module, ModuleType) and module.__dict__ is not self.namespace
+        }
+        if self.shell is not None:
+            found[id(self.shell)] = Root("module", "get_ipython()", self.shell)
+        return found
 
     def fences(self) -> list[Any]:
         """Return the objects that a walk never enters on its way: they are roots of their own.
@@ -259,6 +272,17 @@ class Notebook:
 def isinstance_of(value: Any, base: type) -> bool:
     """Tell whether an object is of a type; neither its class nor a proxy is asked."""
     return base in mro_of(type(value))
+
+
+_INSTALLED = tuple(
+    os.path.realpath(prefix) + os.sep for prefix in {sys.prefix, sys.base_prefix}
+)
+
+
+def _is_own(file: Any) -> bool:
+    if type(file) is not str or "site-packages" in file or "dist-packages" in file:
+        return False
+    return not os.path.realpath(file).startswith(_INSTALLED)
 
 
 def _is_machinery(frame: FrameType) -> bool:

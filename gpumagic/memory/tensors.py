@@ -8,31 +8,44 @@ is touched, and nothing is allocated, copied or synchronised.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from .graph import mro_of
 
-__all__ = ["TensorFacts", "TensorReader", "torch_module"]
+__all__ = ["Place", "TensorFacts", "TensorReader", "all_tensors", "torch_module"]
+
+
+_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFacts:
-    """One tensor: ``bytes`` are those of its storage, ``own_bytes`` those that it addresses.
-
-    ``device`` is torch's name (``cuda:0``, ``cpu``), ``address`` the storage's first byte.
-    ``has_graph`` tells that autograd recorded how it was made, which keeps other tensors.
-    """
+class Place:
+    """The storage behind a tensor: torch's name of the device, its first byte, its bytes."""
 
     device: str
     address: int
     bytes: int
-    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What one tensor is: ``bytes`` are those that it addresses, which may be few of a storage.
+
+    ``has_graph`` tells that autograd recorded how it was made, which keeps other tensors.
+    """
+
+    bytes: int
     shape: tuple[int, ...]
     dtype: str
-    is_parameter: bool
     has_graph: bool
 
 
@@ -49,18 +62,19 @@ class TensorReader:
 
     def __init__(self, torch: Any, device_type: str = "cuda") -> None:
         self._torch = torch
-        self._tensor: type = torch.Tensor
-        self._parameter: type = torch.nn.Parameter
+        self._tensor: Any = torch.Tensor
         self._device_type = device_type
         base = torch.Tensor
-        get: Callable[[str], Any] = lambda name: getattr(base, name)  # noqa: E731
-        self._device = get("device").__get__
-        self._layout = get("layout").__get__
-        self._shape = get("shape").__get__
-        self._dtype = get("dtype").__get__
-        self._is_leaf = get("is_leaf").__get__
-        self._requires_grad = get("requires_grad").__get__
-        self._grad = get("grad").__get__
+        self._device = base.device.__get__
+        self._layout = base.layout.__get__
+        self._shape = base.shape.__get__
+        self._dtype = base.dtype.__get__
+        self._is_leaf = base.is_leaf.__get__
+        self._requires_grad = base.requires_grad.__get__
+        self._grad = base.grad.__get__
+        self._storage = base.untyped_storage
+        self._strided = torch.strided
+        self._names: dict[int | None, str] = {}
         self._is_cow = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
 
     def is_tensor(self, kind: type) -> bool:
@@ -70,7 +84,7 @@ class TensorReader:
     def quiet(self) -> AbstractContextManager[Any]:
         """Return the context in which tensors are read: no ``__torch_function__`` runs in it."""
         switch = getattr(self._torch._C, "DisableTorchFunctionSubclass", None)
-        return nullcontext() if switch is None else switch()  # type: ignore[no-any-return]
+        return nullcontext() if switch is None else switch()
 
     def gradient(self, tensor: Any) -> list[Any]:
         """Return a leaf's gradient as a list of one, or an empty list."""
@@ -83,56 +97,55 @@ class TensorReader:
             return []
         return []
 
-    def facts(self, tensor: Any) -> list[TensorFacts]:
-        """Return what a tensor occupies: one entry for each storage, of a sparse one several.
+    def places(self, tensor: Any) -> list[Place]:
+        """Return the storages of a tensor; of a sparse one there are several.
 
         Empty for tensors on other devices, and for those without memory of their own: fake and
         meta tensors, wrappers of other tensors, parameters that are not yet materialised.
         """
         try:
-            if self._device(tensor).type != self._device_type:
+            device = self._device(tensor)
+            if device.type != self._device_type:
                 return []
-            return [facts for part in self._parts(tensor) if (facts := self._read(tensor, part))]
+            plain = self._layout(tensor) is self._strided
+            parts = [tensor] if plain else self._parts(tensor)
+            name = self._names.get(device.index) or self._name_device(device)
+            return [place for part in parts if (place := self._place(part, name)) is not None]
         except Exception:
             # Each kind of tensor without a storage refuses in a way of its own.
             return []
 
-    def _parts(self, tensor: Any) -> Iterable[Any]:
-        layout = str(self._layout(tensor))
-        if layout == "torch.strided":
-            yield tensor
-            return
-        names = {
-            "torch.sparse_coo": ("_indices", "_values"),
-            "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
-            "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
-            "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
-            "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
-        }.get(layout, ())
-        with self._torch.no_grad():
-            for name in names:
-                yield getattr(self._tensor, name)(tensor)
+    def _name_device(self, device: Any) -> str:
+        index = device.index
+        name = device.type if index is None else f"{device.type}:{index}"
+        self._names[index] = name
+        return str(name)
 
-    def _read(self, tensor: Any, part: Any) -> TensorFacts | None:
+    def _parts(self, tensor: Any) -> list[Any]:
+        names = _SPARSE.get(str(self._layout(tensor)), ())
+        with self._torch.no_grad():
+            return [getattr(self._tensor, name)(tensor) for name in names]
+
+    def _place(self, part: Any, device: str) -> Place | None:
         if self._is_cow(part):
             return None  # asking for its address would make the copy
-        storage = self._tensor.untyped_storage(part)
+        storage = self._storage(part)
         size, address = storage.nbytes(), storage.data_ptr()
-        if not size or not address:
-            return None
-        device = self._device(part)
+        return Place(device, address, size) if size and address else None
+
+    def facts(self, tensor: Any) -> TensorFacts:
+        """Describe a tensor that has a place."""
+        size = 0
+        shape: tuple[int, ...] = ()
         try:
             shape = tuple(int(extent) for extent in self._shape(tensor))
+            size = self._tensor.numel(tensor) * self._tensor.element_size(tensor)
         except Exception:
             shape = ()  # a nested tensor has no one shape
         return TensorFacts(
-            device=device.type if device.index is None else f"{device.type}:{device.index}",
-            address=address,
             bytes=size,
-            own_bytes=min(size, self._tensor.numel(part) * self._tensor.element_size(part)),
             shape=shape,
             dtype=str(self._dtype(tensor)).removeprefix("torch."),
-            is_parameter=self._parameter in mro_of(type(tensor)),
             has_graph=bool(self._requires_grad(tensor) and not self._is_leaf(tensor)),
         )
 

@@ -1,0 +1,207 @@
+"""Why a tensor is alive that no name leads to: a cycle, a library, or something outside Python.
+
+From the tensor backwards, by ``gc.get_referrers``. A group of objects is garbage if every
+reference to each of them comes from the group itself: that is how the garbage collector sees
+it, asked here without collecting anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+)
+from typing import Any
+
+from .graph import Root, Walk, mro_of
+
+__all__ = ["Orphans", "is_plumbing", "look_behind"]
+
+_DEEPEST = 16
+_MOST_OBJECTS = 20_000
+_PLUMBING = (
+    dict, list, tuple, set, frozenset, CellType, FunctionType, MethodType, FrameType,
+    BuiltinFunctionType, GeneratorType, CoroutineType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """What lies behind some tensors that no root led to, by the tensors' ids.
+
+    ``chains`` lead from a Root to a tensor. ``garbage`` are the objects that the collector
+    would free, tensors and those behind them; ``cycle`` says which types hold each other there.
+    ``held`` says of other tensors what keeps them. ``done`` is false if the time was up: then
+    nothing is known of the rest.
+    """
+
+    chains: dict[int, list[Any]]
+    garbage: tuple[Any, ...]
+    cycle: str
+    held: dict[int, str]
+    done: bool
+
+
+def look_behind(
+    walk: Walk,
+    orphans: list[Any],
+    landmarks: Mapping[int, Root],
+    until: float = float("inf"),
+    clock: Callable[[], float] = time.perf_counter,
+) -> Orphans:
+    """Follow the references to some objects backwards.
+
+    ``landmarks`` are objects by id at which the search ends: that is who holds the orphan.
+    ``orphans`` has to be the caller's only reference to each of them: references are counted.
+    The list grows by the objects that were found behind. A few dozen orphans at most: the cost
+    is one pass over all objects for each step back, times their number.
+    """
+    group = _Group(walk, orphans, landmarks)
+    done = group.grow(until, clock)
+    chains = group.chains()
+    if not done:
+        return Orphans(chains, (), "", {}, False)
+    alive = group.alive()
+    garbage = group.garbage(alive)
+    keeper = group.keeper(alive)
+    held = {key: keeper for key in group.targets if key in alive and key not in chains}
+    return Orphans(chains, garbage, group.words(garbage), held, True)
+
+
+class _Group:
+    """Some objects and all that leads to them, as far as no root is met.
+
+    ``objects`` is the one place that refers to them; notes are by id.
+    """
+
+    def __init__(self, walk: Walk, objects: list[Any], landmarks: Mapping[int, Root]) -> None:
+        self.targets = tuple(map(id, objects))
+        self._objects = objects
+        self._walk = walk
+        # id of an object -> id of the object of the group to which it leads (0: a target).
+        self._towards = dict.fromkeys(self.targets, 0)
+        # Where something that is known leads into the group.
+        self._entries: list[tuple[list[Any], int]] = []
+        self._landmarks = landmarks
+
+    def grow(self, until: float, clock: Callable[[], float]) -> bool:
+        """Go back until no referrer is new; return whether that was reached in time."""
+        level = self._objects[:]
+        for _ in range(_DEEPEST):
+            if clock() > until or len(self._objects) > _MOST_OBJECTS:
+                return False
+            found = gc.get_referrers(*level)
+            wanted = set(map(id, level))
+            level = [one for one in found if self._take(one, wanted, (level, found))]
+            self._objects += level
+            del found
+            if not level:
+                return True
+        return False
+
+    def _take(self, one: Any, wanted: set[int], own: tuple[Any, ...]) -> bool:
+        """Take a referrer into the group, unless it is known: then it is a way in, or ours."""
+        key = id(one)
+        if key in self._towards or one is self._objects or any(one is mine for mine in own):
+            return False
+        if type(one) is FrameType and _is_ours(one):
+            return False
+        child = next((id(c) for c in gc.get_referents(one) if id(c) in wanted), 0)
+        root = self._landmarks.get(key)
+        if root is not None:
+            self._entries.append(([root, one], child))
+            return False
+        if self._walk.has_met(one):
+            self._entries.append((self._walk.chain(one), child))
+            return False
+        self._towards[key] = child
+        return True
+
+    def chains(self) -> dict[int, list[Any]]:
+        """Return the chains that lead from a root to targets: of each the first found."""
+        by_id = {id(one): one for one in self._objects}
+        found: dict[int, list[Any]] = {}
+        for above, key in self._entries:
+            chain = list(above)
+            while key:
+                chain.append(by_id[key])
+                last, key = key, self._towards[key]
+            if len(chain) > len(above):
+                found.setdefault(last, chain)
+        return found
+
+    def alive(self) -> set[int]:
+        """Return the ids of those objects that something outside the group leads to."""
+        inside: Counter[int] = Counter()
+        for one in self._objects:
+            inside.update(map(id, gc.get_referents(one)))
+            del one  # it would count as a reference from outside
+        extra = _extra_references()
+        level = [one for one in self._objects if sys.getrefcount(one) > inside[id(one)] + extra]
+        alive = set(map(id, level))
+        while level:
+            level = [
+                child
+                for child in gc.get_referents(*level)
+                if id(child) in self._towards and id(child) not in alive
+            ]
+            alive.update(map(id, level))
+        return alive
+
+    def garbage(self, alive: set[int]) -> tuple[Any, ...]:
+        """Return the objects that nothing outside leads to; containers of a type of its own first.
+
+        Those are what people know the others by.
+        """
+        dead = [one for one in self._objects if id(one) not in alive]
+        return tuple(sorted(dead, key=is_plumbing))
+
+    def words(self, garbage: Sequence[Any]) -> str:
+        """Name the types of a cycle, those that say most."""
+        behind = [one for one in garbage if id(one) not in self.targets]
+        names = [type(one).__name__ for one in behind if not is_plumbing(one)]
+        if not names:
+            names = [_function_name(one) for one in behind if type(one) is FunctionType]
+        if not names:
+            names = [type(one).__name__ for one in behind]
+        shown = list(dict.fromkeys(names))[:3]
+        return " ⇄ ".join(shown if len(shown) > 1 else [*shown, "itself"])
+
+    def keeper(self, alive: set[int]) -> str:
+        """Say what kind of object is kept by something that is no object of Python's."""
+        for one in self._objects[len(self.targets) :]:
+            if id(one) in alive:
+                return f"held by a {type(one).__name__} that is kept outside Python's objects"
+        return "kept outside Python's objects"
+
+
+def is_plumbing(one: Any) -> bool:
+    """Tell whether an object is of a type that everybody's references run through."""
+    return any(base in _PLUMBING for base in mro_of(type(one)))
+
+
+def _function_name(function: Any) -> str:
+    name: str = function.__qualname__
+    return f"{name.split('<locals>.')[-1]}()"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and name.startswith(__name__.partition(".")[0])
+
+
+def _extra_references() -> int:
+    """Return what ``getrefcount`` tells of an object that one list and a loop refer to."""
+    objects = [object()]
+    return max(sys.getrefcount(one) for one in objects)

@@ -1,0 +1,156 @@
+"""What holds device memory now: the search for tensors beside the allocator's own account."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..devices import cuda_module
+from .blocks import BlockMap, read_blocks
+from .children import children_on
+from .live import DeviceMemory, LiveStorage, MemoryReport, Remainder
+from .roots import Notebook
+from .scan import TIMEOUT_S, Scan, scan
+from .stats import AllocatorReport, AllocatorStats, allocator_stats, why_no_cuda
+from .tensors import TensorReader, torch_module
+
+__all__ = ["Looked", "look", "memory_report", "running_shell"]
+
+_NO_TORCH = "torch is not imported in this process, so there are no tensors"
+_UNREACHABLE = "not reachable from Python"
+_ROUNDED = Remainder("rounding", 0, "blocks are larger than what was asked for")
+_SMALLEST = 1 << 20
+
+
+def running_shell() -> Any | None:
+    """Return the IPython shell of this process, or ``None`` outside of one."""
+    ipython = sys.modules.get("IPython")
+    get = getattr(ipython, "get_ipython", None)
+    return None if get is None else get()
+
+
+class Looked:
+    """A report with what it was made from: the search, and the allocator's blocks (or none)."""
+
+    def __init__(
+        self, report: MemoryReport, found: Scan | None = None, blocks: BlockMap | None = None
+    ) -> None:
+        self.report = report
+        self.found = found
+        self.blocks = blocks
+
+
+def memory_report(
+    *, cpu: bool = False, count: int = 50, timeout_s: float = TIMEOUT_S
+) -> MemoryReport:
+    """Say what holds the memory of torch's GPUs, or with ``cpu`` that of tensors on the CPU.
+
+    By storage: views of one storage are one entry, named by the shortest chain of references
+    from a variable, a running function, a module, ``Out``, a traceback or a cycle. ``count``
+    storages of each device are listed, the largest. Bytes are those of the storages; on a GPU
+    also torch's allocator and the driver are asked (see :func:`gpumagic.allocator_stats`), and
+    what they have beyond the tensors is a named remainder. The search looks at all of Python's
+    objects for ``timeout_s`` seconds at most and says if it was cut short. It reads no
+    attribute, runs no code of the user's, makes no CUDA context and holds nothing afterwards.
+    Without torch or CUDA the report is empty and its ``reason`` says why.
+    """
+    return look(Notebook(running_shell()), cpu=cpu, count=count, timeout_s=timeout_s).report
+
+
+def look(
+    notebook: Notebook,
+    *,
+    cpu: bool = False,
+    count: int = 50,
+    last: Collection[str] = (),
+    timeout_s: float = TIMEOUT_S,
+) -> Looked:
+    """Search, and compare with the allocator; see :func:`memory_report` and ``scan``."""
+    torch = torch_module()
+    cuda = cuda_module()
+    if torch is None or (cuda is None and not cpu):
+        reason = _NO_TORCH if cpu else why_no_cuda()
+        return Looked(MemoryReport(reason=reason))
+    reader = TensorReader(torch, "cpu" if cpu else "cuda")
+    found = scan(notebook, reader, count=count, last=last, timeout_s=timeout_s)
+    notes: tuple[str, ...] = ()
+    blocks = None
+    if cpu:
+        devices = [_device(name, found) for name in found.holders]
+    else:
+        blocks, why = read_blocks(cuda)
+        notes = (why,) if why else ()
+        stats = allocator_stats()
+        devices = [_gpu(one, found, blocks) for one in _used(stats, found)]
+    reason = "" if devices else _nothing(cpu)
+    report = MemoryReport(tuple(devices), reason, found.cut, found.objects, found.seconds, notes)
+    return Looked(report, found, blocks)
+
+
+def _nothing(cpu: bool) -> str:
+    if cpu:
+        return "there is no tensor on the CPU"
+    return "torch holds no GPU memory in this process"
+
+
+def _used(stats: AllocatorReport, found: Scan) -> list[AllocatorStats]:
+    return [one for one in stats if one.torch_reserved_bytes or one.label in found.holders]
+
+
+def _device(name: str, found: Scan) -> DeviceMemory:
+    return DeviceMemory(
+        device=name,
+        holders=found.holders.get(name, ()),
+        storages=found.storages.get(name, ()),
+        storage_count=len(found.addresses.get(name, ())),
+    )
+
+
+def _gpu(stats: AllocatorStats, found: Scan, blocks: BlockMap | None) -> DeviceMemory:
+    device = _device(stats.label, found)
+    known = found.addresses.get(stats.label, {})
+    remainders: list[Remainder] = []
+    pinned = None
+    if blocks is not None:
+        remainders += blocks.unexplained(stats.torch_index, known)
+        pinned = blocks.pinned(stats.torch_index, {a: name for a, (name, _) in known.items()})
+        sizes = [blocks.size_of(stats.torch_index, address) or 0 for address in known]
+        rounded = sum(sizes) - device.reachable_bytes
+        if rounded >= _SMALLEST:
+            remainders.append(replace(_ROUNDED, bytes=rounded))
+        device = replace(device, storages=_with_blocks(device, stats, known, blocks))
+    elif stats.torch_allocated_bytes is not None:
+        left = stats.torch_allocated_bytes - device.reachable_bytes
+        if left >= _SMALLEST:
+            remainders.append(Remainder(_UNREACHABLE, left))
+    return replace(
+        device,
+        allocator=stats,
+        remainders=tuple(_explained(one, device.storages) for one in remainders),
+        pinned=pinned,
+        children=children_on(stats.uuid),
+    )
+
+
+def _with_blocks(
+    device: DeviceMemory, stats: AllocatorStats, known: Mapping[int, Any], blocks: BlockMap
+) -> tuple[LiveStorage, ...]:
+    # Both are in the order of size.
+    pairs = zip(device.storages, known, strict=False)
+    return tuple(
+        replace(storage, block_bytes=blocks.size_of(stats.torch_index, address))
+        for storage, address in pairs
+    )
+
+
+def _explained(remainder: Remainder, storages: Collection[LiveStorage]) -> Remainder:
+    """Name the graphs that may keep what Python cannot reach."""
+    if remainder.name != _UNREACHABLE:
+        return remainder
+    graphs = list(dict.fromkeys(s.name for s in storages if s.has_graph))
+    if not graphs:
+        return replace(remainder, detail="autograd's saved tensors, or C++")
+    names = ", ".join(f"`{name}`" for name in graphs[:3])
+    return replace(remainder, detail=f"autograd keeps what {names} came from; or C++")

@@ -1,0 +1,270 @@
+"""Search for what holds device memory: one pass over Python's objects, bounded in time."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .graph import Root, Walk
+from .grouping import Found, Key, by_size, holder_of, joined_variables, key_of, storage_of
+from .live import Holder, LiveStorage
+from .naming import Name, Namer, name_of
+from .orphans import is_plumbing, look_behind
+from .roots import Notebook
+from .tensors import TensorFacts, TensorReader, all_tensors
+
+__all__ = ["TIMEOUT_S", "Scan", "scan"]
+
+TIMEOUT_S = 0.5
+"""How long a search may take, in seconds; it says when it was cut short."""
+
+_AT_ONCE = 16
+_ROUNDS = 4
+# The share of the time that the user's own names may take.
+_FIRST_SHARE = 0.6
+# What a phase is given at the least: the late ones are short and matter most.
+_LEAST_S = 0.02
+# Reading the tensors themselves may take this much longer: without them nothing adds up.
+_OVERTIME_S = 0.25
+_CHECK_EVERY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a search found, as plain values, by device: holders and storages, largest first.
+
+    ``addresses`` gives for each storage, by its first byte, its name and its holder, for
+    comparing with the allocator's blocks; those beyond ``count`` have an empty name. ``cut``
+    says what was left out.
+    """
+
+    holders: dict[str, tuple[Holder, ...]]
+    storages: dict[str, tuple[LiveStorage, ...]]
+    addresses: dict[str, dict[int, tuple[str, Holder]]]
+    cut: str
+    objects: int
+    seconds: float
+
+
+def scan(
+    notebook: Notebook,
+    reader: TensorReader,
+    *,
+    count: int = 50,
+    last: Collection[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Scan:
+    """Find all live tensors of a type of device and say who holds them.
+
+    ``count`` storages of each device are named, the largest. Variables in ``last`` come after
+    everything else, so that they hold only what nobody else does. Nothing of the user's is
+    called, no attribute is read, and no reference outlives the call. The collector does not
+    run meanwhile. A search that is cut short still knows every tensor, but not who holds it.
+    """
+    search = _Search(notebook, reader, last, timeout_s, clock)
+    with _without_collector(), reader.quiet():
+        search.run()
+        return search.result(count)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the collector from running: it would free what is about to be shown."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Search:
+    def __init__(
+        self,
+        notebook: Notebook,
+        reader: TensorReader,
+        last: Collection[str],
+        timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._notebook = notebook
+        self._reader = reader
+        self._last = last
+        self._clock = clock
+        self._begun = clock()
+        self._until = self._begun + timeout_s
+        self._first_until = self._begun + timeout_s * _FIRST_SHARE
+        self._walk = Walk(reader.is_tensor, reader.gradient, notebook.fences(), clock)
+        self._namer = Namer(self._walk, notebook.places)
+        self._found: dict[tuple[str, int], Found] = {}
+        self._cut: list[str] = []
+        self._objects = 0
+
+    # -- the search ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Walk from the roots in the order of HolderKind, then look at what is left."""
+        variables = self._notebook.variables()
+        mine = [root for root in variables if root.name not in self._last]
+        aside = [root for root in variables if root.name in self._last]
+        if not self._walk.walk(mine, self._first_until):
+            self._cut.append("not all that your variables hold was looked through")
+        same = {id(root.value) for root in aside}
+        for roots in (
+            list(self._notebook.running()),
+            self._notebook.own_modules(),
+            [root for root in self._notebook.displayed() if id(root.value) not in same],
+            self._notebook.tracebacks(),
+            aside,
+        ):
+            self._enter(roots)
+        self._add(self._walk.targets)
+        self._look_for_others()
+
+    def _enter(self, roots: list[Root]) -> None:
+        if not self._walk.walk(roots, max(self._until, self._clock() + _LEAST_S)):
+            self._cut.append(f"not all that a {roots[0].kind} holds was looked through")
+
+    def _add(self, tensors: list[Any]) -> None:
+        walk, found_by_place = self._walk, self._found
+        for number, tensor in enumerate(tensors):
+            for place in self._reader.places(tensor):
+                found = found_by_place.get((place.device, place.address))
+                if found is None:
+                    found = found_by_place[place.device, place.address] = Found(place)
+                found.tensors.append(tensor)
+                for holder in walk.holders(tensor):
+                    root = walk.root(holder)
+                    if found.root is None:
+                        found.root = root
+                    elif root is not None and root is not found.root:
+                        found.others.append(root)
+            if not number % _CHECK_EVERY and self._is_late():
+                self._cut.append(f"{len(tensors) - number} tensors were not looked at")
+                return
+
+    def _is_late(self) -> bool:
+        return self._clock() > self._until + _OVERTIME_S
+
+    def _look_for_others(self) -> None:
+        """Find the tensors that no root led to, and what is behind them."""
+        objects = gc.get_objects()
+        self._objects = len(objects)
+        orphans: dict[tuple[str, int], Found] = {}
+        tensor = None
+        for number, tensor in enumerate(all_tensors(self._reader, objects)):
+            if not self._walk.has_met(tensor):
+                for place in self._reader.places(tensor):
+                    key = place.device, place.address
+                    if key not in self._found:
+                        orphans.setdefault(key, Found(place)).tensors.append(tensor)
+            if not number % _CHECK_EVERY and self._is_late():
+                self._cut.append("not all tensors were looked at")
+                break
+        objects.clear()
+        del tensor
+        self._found |= orphans
+        left = sorted(orphans.values(), key=_size)
+        for _ in range(_ROUNDS):
+            left = [found for found in left if found.root is None]
+            if not left or not self._explain(left[:_AT_ONCE]):
+                break
+            self._claim(left)
+        if any(found.root is None for found in left):
+            self._cut.append("not all tensors without a name were followed up")
+
+    def _explain(self, group: list[Found]) -> bool:
+        """Look behind some orphans and note who holds them; return whether it was done."""
+        # References are counted there: the list has to be the only one of ours.
+        orphans = [found.tensors.pop(0) for found in group]
+        behind = look_behind(
+            self._walk, orphans, self._notebook.landmarks(), self._until, self._clock
+        )
+        for found, tensor in zip(group, orphans, strict=False):
+            found.tensors.insert(0, tensor)
+            chain = behind.chains.get(id(tensor))
+            if chain is not None:
+                found.root = chain[0]
+                found.name = name_of(chain, self._notebook.places)
+            elif id(tensor) in behind.held:
+                found.root = Root("orphan", "", None, behind.held[id(tensor)])
+        # People know a cycle by its objects of a class; the rest is met from them.
+        rank = {id(one): self._walk.is_target(one) * 2 + is_plumbing(one) for one in behind.garbage}
+        for part in range(3):
+            self._enter([
+                Root("orphan", type(one).__name__, one, behind.cycle)
+                for one in behind.garbage
+                if rank[id(one)] == part and not self._walk.has_met(one)
+            ])
+        return behind.done
+
+    def _claim(self, left: list[Found]) -> None:
+        """Note those orphans that the garbage found so far leads to."""
+        for found in left:
+            if found.root is None:
+                met = [tensor for tensor in found.tensors if self._walk.has_met(tensor)]
+                found.root = self._walk.root(met[0]) if met else None
+
+    # -- the result ----------------------------------------------------------------------
+
+    def result(self, count: int) -> Scan:
+        """Turn what was found into plain values."""
+        groups = joined_variables(self._walk, self._found.values(), self._last)
+        devices: dict[str, dict[Key, list[Found]]] = {}
+        for found in sorted(self._found.values(), key=_size):
+            held = devices.setdefault(found.place.device, {})
+            held.setdefault(key_of(found, groups, self._name_if_needed(found)), []).append(found)
+        holders: dict[str, tuple[Holder, ...]] = {}
+        storages: dict[str, tuple[LiveStorage, ...]] = {}
+        addresses: dict[str, dict[int, tuple[str, Holder]]] = {}
+        for device, held in sorted(devices.items()):
+            option = "--cpu " if device == "cpu" else ""
+            made = {key: holder_of(key, m, self._name, option) for key, m in held.items()}
+            holders[device] = tuple(sorted(made.values(), key=by_size))
+            owners = [(found, made[key]) for key, members in held.items() for found in members]
+            owners.sort(key=lambda pair: _size(pair[0]))
+            storages[device] = tuple(
+                storage_of(found, self._facts(found), holder, self._names(found))
+                for found, holder in owners[:count]
+            )
+            named = [str(Name(s.name, s.where)) for s in storages[device]]
+            named += [""] * (len(owners) - len(named))
+            addresses[device] = {
+                found.place.address: (name, holder)
+                for (found, holder), name in zip(owners, named, strict=True)
+            }
+        return Scan(
+            holders,
+            storages,
+            addresses,
+            "; ".join(dict.fromkeys(self._cut)),
+            max(self._objects, self._walk.count),
+            self._clock() - self._begun,
+        )
+
+    def _facts(self, found: Found) -> list[TensorFacts]:
+        return [self._reader.facts(tensor) for tensor in found.tensors[:_AT_ONCE]]
+
+    def _name_if_needed(self, found: Found) -> Name:
+        is_module = found.root is not None and found.root.kind == "module"
+        return self._name(found) if is_module else Name("")
+
+    def _name(self, found: Found) -> Name:
+        return self._names(found)[0]
+
+    def _names(self, found: Found) -> list[Name]:
+        """Return the names of a storage's tensors."""
+        if found.name is not None:
+            return [found.name]
+        names = [name for tensor in found.tensors[:_AT_ONCE] for name in self._namer.names(tensor)]
+        return names or [Name("a tensor")]
+
+
+def _size(found: Found) -> int:
+    return -found.place.bytes
