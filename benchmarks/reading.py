@@ -98,7 +98,7 @@ def each_quick_call(source: NvmlSource, count: int) -> dict[str, dict[str, float
             times = []
             for _ in range(count):
                 begun = time.perf_counter()
-                reading.take()
+                reading.take({})
                 times.append((time.perf_counter() - begun) * 1e6)
             times.sort()
             name = f"{reading.call.symbol} ({reading.metrics[0]})"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-from dataclasses import fields
 from pathlib import Path
 
+import thresholds
+
 from gpumagic.alerts import ALERTS, AlertThresholds
-from gpumagic.units import quantity
 
 HEAD = """# Alerts of the live view
 
@@ -56,7 +54,8 @@ def tell(alert):
 stop = gpumagic.on_alert(tell)  # stop() ends it
 ```
 
-It runs on gpumagic's own thread, beside the cell. What it raises is logged, once for each kind
+It runs on gpumagic's own thread, beside the cell; for alerts that still hold when `%gpuwatch stop`
+ends the view, on the thread of the cell that stops it. What it raises is logged, once for each kind
 of alert, and never breaks the view. An alert has these fields:
 
 | field | what it is |
@@ -80,26 +79,6 @@ does.
 """
 
 
-def _docs() -> dict[str, str]:
-    """Return the text that stands below each threshold in its class."""
-    body = ast.parse(inspect.getsource(AlertThresholds)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            assert isinstance(text.value, ast.Constant)
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
-def _value(name: str, value: object) -> str:
-    assert isinstance(value, float)
-    if name.endswith("_bytes"):
-        return f"{value:.0f} ({quantity(value, 'bytes')})"
-    return f"{value:g}"
-
-
 def page() -> str:
     """Return the page's text."""
     kinds = [
@@ -107,12 +86,7 @@ def page() -> str:
         f"{', '.join(f'`{name}`' for name in sorted(kind.hides))} |\n"
         for kind in ALERTS
     ]
-    docs = _docs()
-    limits = [
-        f"| `{field.name}` | {_value(field.name, field.default)} | {docs[field.name]} |\n"
-        for field in fields(AlertThresholds)
-    ]
-    return HEAD + "".join(kinds) + BODY + "".join(limits)
+    return HEAD + "".join(kinds) + BODY + thresholds.rows(AlertThresholds)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-from dataclasses import fields
 from pathlib import Path
 
+import thresholds
+
 from gpumagic.diagnosis import RULES, Thresholds
-from gpumagic.units import quantity
 
 HEAD = """# What a report can find
 
@@ -31,26 +29,6 @@ Change some with `%config GpuMagic.thresholds = {"near_full_ratio": 0.95}`, or i
 """
 
 
-def _docs() -> dict[str, str]:
-    """Return the text that stands below each threshold in its class."""
-    body = ast.parse(inspect.getsource(Thresholds)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            assert isinstance(text.value, ast.Constant)
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
-def _value(name: str, value: object) -> str:
-    assert isinstance(value, float)
-    if name.endswith("_bytes"):
-        return f"{value:.0f} ({quantity(value, 'bytes')})"
-    return f"{value:.0e}".replace("+0", "") if value >= 1e6 else f"{value:g}"
-
-
 def page() -> str:
     """Return the page's text."""
     rules = [
@@ -58,12 +36,7 @@ def page() -> str:
         f"{', '.join(f'`{name}`' for name in sorted(rule.hides)) or ''} |\n"
         for rule in RULES
     ]
-    docs = _docs()
-    limits = [
-        f"| `{field.name}` | {_value(field.name, field.default)} | {docs[field.name]} |\n"
-        for field in fields(Thresholds)
-    ]
-    return HEAD + "".join(rules) + THRESHOLDS + "".join(limits)
+    return HEAD + "".join(rules) + THRESHOLDS + thresholds.rows(Thresholds)
 
 
 if __name__ == "__main__":

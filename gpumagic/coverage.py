@@ -12,6 +12,7 @@ from .units import duration
 __all__ = [
     "around",
     "gaps_in",
+    "length",
     "lost_in",
     "merge",
     "quick_source",
@@ -145,3 +146,8 @@ def merge(stretches: Iterable[tuple[float, float]]) -> tuple[tuple[float, float]
         else:
             merged.append((start, end))
     return tuple(merged)
+
+
+def length(stretches: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds that stretches take together, which are taken not to overlap."""
+    return sum(end - start for start, end in stretches)

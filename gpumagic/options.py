@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
 
 from .errors import SettingError
 
-__all__ = ["check_interval", "check_window", "parse_gpus", "parse_strips", "parse_window"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "check_interval",
+    "check_window",
+    "parse_gpus",
+    "parse_strips",
+    "parse_window",
+    "replace_thresholds",
+]
+
+_Thresholds = TypeVar("_Thresholds", bound="DataclassInstance")
+"""A frozen dataclass of numbers, each with its unit at the end of its name."""
 
 _INTERVAL_S = (0.02, 3600.0)
 _WINDOW_S = (5.0, 7 * 86400.0)
 _UNITS_S = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST_DIGITS = 9
+
+_MOST_RATIO = 2.0
+"""No share reaches it: what has this threshold is silent."""
 
 
 def _within(name: str, value: float, bounds: tuple[float, float], remedy: str) -> float:
@@ -85,3 +105,41 @@ def parse_strips(text: str) -> tuple[str, ...]:
         known = ", ".join(STRIPS)
         raise SettingError(f"no strip {', '.join(wrong) or 'is named'}; there are: {known}")
     return names
+
+
+def replace_thresholds(
+    defaults: _Thresholds,
+    given: Mapping[str, object],
+    *,
+    called: str,
+    page: str,
+    most: Mapping[str, float] | None = None,
+) -> _Thresholds:
+    """Return ``defaults`` with some of them replaced.
+
+    ``called`` is what errors call one of them, ``page`` the file that lists them all, and
+    ``most`` the greatest value of those that have one, beside the ratios.
+
+    Raises :class:`SettingError` for a name that is none and for what is no number at or above
+    zero.
+    """
+    known = {field.name for field in fields(defaults)}
+    changed: dict[str, float] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(str(name), sorted(known), 3, 0.4)
+            names = f"near it: {', '.join(near)}; " if near else ""
+            raise SettingError(
+                f"no {called} is called {str(name)[:40]!r}; {names}{page} has them all"
+            )
+        bound = _MOST_RATIO if name.endswith("_ratio") else (most or {}).get(name, math.inf)
+        changed[name] = _threshold(name, value, bound)
+    return replace(defaults, **changed)
+
+
+def _threshold(name: str, value: object, most: float) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= most:  # type: ignore[operator]
+        bound = f"from 0 to {most:g}" if math.isfinite(most) else "from 0 on"
+        raise SettingError(f"the threshold {name} is a number {bound}, not {value!r}")
+    return float(value)  # type: ignore[arg-type]

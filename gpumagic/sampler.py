@@ -1,24 +1,25 @@
-"""The sampler: one asyncio loop in one owned daemon thread.
+"""The sampler: one owned daemon thread that reads the sources, each at its own period.
 
-Each source has a task of its own with its own period; deadlines are multiples of the period
-from the start, so that a late reading shifts no later one. A source that fails becomes a gap
-with its reason and is opened again after a growing pause, while the others go on.
+Deadlines are multiples of a period from the start, so that a late reading shifts no later one
+and what is due together is read in one wake-up. Readings are coroutines, stepped in turns: a
+slow one lets the quick sources in between its steps. A source that fails becomes a gap with its
+reason and is opened again after a growing pause, while the others go on.
+
+There is no event loop: all that is ever waited for is a deadline or a request of another thread,
+and a loop's wake-up costs two to three times as much as that of a queue.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import math
 import os
-import selectors
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FuturesTimeout  # its own class before 3.11
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from .errors import GpuMagicError
 from .recording import Recording
@@ -31,12 +32,9 @@ _BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _JOIN_S = 5.0
 _FORK_S = 0.1
 
-# A poll selector keeps no state in the kernel: a forked child that closes its copy of the loop
-# does not take this loop's wake-up descriptor out of a shared epoll set.
-if sys.platform == "win32":
-    _Poll = selectors.SelectSelector
-else:
-    _Poll = selectors.PollSelector
+# Deadlines this near to one another are one wake-up: multiples of two periods differ by rounding.
+_TOGETHER_S = 0.001
+_LONGEST_SLEEP_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -55,111 +53,137 @@ class SourceStats:
 
 
 class Ticker:
-    """Deadlines without drift: multiples of a period from a start."""
+    """Deadlines without drift: multiples of a period from a start, the first one after ``now``."""
 
-    def __init__(self, start: float, period: float) -> None:
+    def __init__(self, start: float, period: float, now: float) -> None:
         self.period = period
         self._start = start
         self._ticks = 0
+        self.advance(now)
 
     @property
     def deadline(self) -> float:
         """When the next reading is due; multiplied out, since a sum would gather its errors."""
         return self._start + self._ticks * self.period
 
-    def advance(self, now: float, period: float) -> int:
+    def advance(self, now: float) -> int:
         """Move to the next deadline after ``now``; return how many ticks were missed."""
-        if period != self.period:
-            self.period = period
-            self._start = now
-            self._ticks = 0
-        self._ticks += 1
-        missed = 0
+        before = self._ticks
+        past = math.floor((now - self._start) / self.period)
+        # A reading can begin a little before its deadline, together with another one.
+        self._ticks = max(before, past) + 1
         if self.deadline <= now:
-            missed = int((now - self.deadline) / self.period) + 1
-            self._ticks += missed
-        return missed
+            self._ticks += 1  # the quotient was rounded down
+        return self._ticks - before - 1
+
+
+class _Request:
+    """Readings of some sources that another thread waits for."""
+
+    def __init__(self, workers: Sequence[_Worker]) -> None:
+        self.workers = workers
+        self.done = threading.Event()
+        self._left = len(workers)
+
+    def served(self, count: int = 1) -> None:
+        """Note that so many of the sources have been read; the last one ends the wait."""
+        self._left -= count
+        if self._left <= 0:
+            self.done.set()
 
 
 class _Worker:
-    """One source in the loop: opened, read at its period, opened again after a failure."""
+    """One source: opened, read at its period, opened again after a failure."""
 
     def __init__(self, sampler: Sampler, source: Source) -> None:
         self.source = source
         self.stats = SourceStats()
-        self.lock = asyncio.Lock()
         self.reason = ""
         self.error: GpuMagicError | None = None
+        self.due = -math.inf
         self._sampler = sampler
         self._open = False
         self._failed_in_a_row = 0
-        self._due: asyncio.Future[None] | None = None
+        self._ticker: Ticker | None = None
+        self._reading: Coroutine[Any, Any, None] | None = None
+        self._begun = 0.0
+        # Who waits for the next reading, and for the present one.
+        self._asked: list[_Request] = []
+        self._serves: list[_Request] = []
 
-    async def run(self) -> None:
-        clock = self._sampler.clock
-        ticker = self._sampler.ticker(self.source.period_s)
-        while True:
-            begun = clock()
-            if begun - ticker.deadline > self.source.period_s / 2:
-                self.stats.late += 1
-            if await self.read():
-                self.stats.missed += ticker.advance(clock(), self.source.period_s)
-                await self._wait(max(0.0, ticker.deadline - clock()))
-            else:
-                pause = _BACKOFF_S[min(self._failed_in_a_row, len(_BACKOFF_S)) - 1]
-                await self._wait(max(pause, self.source.period_s))
-                ticker = self._sampler.ticker(self.source.period_s)
+    def schedule(self) -> None:
+        """Take a changed period over; the next reading comes no later than it would have."""
+        sampler = self._sampler
+        if self._ticker is None:
+            return  # the first reading is still to come, and is due
+        self._ticker = Ticker(sampler.started, self.source.period_s, sampler.clock())
+        if not self._failed_in_a_row:
+            self.due = min(self.due, self._ticker.deadline)
 
-    async def _wait(self, seconds: float) -> None:
-        self._sampler.count_cpu()
-        self._due = asyncio.get_running_loop().create_future()
-        alarm = self._sampler.alarm(seconds, self._due)
-        try:
-            await self._due
-        finally:
-            alarm.cancel()
+    def ask(self, request: _Request) -> None:
+        """Take a reading that begins from now on for somebody who waits."""
+        self._asked.append(request)
 
-    def wake(self) -> None:
-        """End the present pause, be it for the next deadline or after a failure."""
-        if self._due is not None:
-            _end(self._due)
-
-    async def read(self) -> bool:
-        """Take one reading into the recording; return whether the source is well."""
-        async with self.lock:
-            begun = self._sampler.clock()
-            try:
-                if not self._open:
-                    self.source.open()
-                    self._open = True
-                    self._describe()
-                await self._take()
-                self._describe()
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                self._fail(error)
-                return False
-            if self._failed_in_a_row:
-                self._failed_in_a_row = 0
-                self.reason = ""
-                self.error = None
-                self.wake()  # a reading for a cell's end has found the source well again
-            self.stats.readings += 1
-            self.stats.slowest_s = max(self.stats.slowest_s, self._sampler.clock() - begun)
+    def begins(self, now: float) -> bool:
+        """Tell whether there is a reading to go on with, beginning one if it is time."""
+        if self._reading is not None:
             return True
+        if self.due - now > _TOGETHER_S and not self._asked:
+            return False
+        if self._ticker is not None and now - self.due > self.source.period_s / 2:
+            self.stats.late += 1
+        self._serves, self._asked = self._asked, []
+        self._begun = now
+        self._reading = self._read()
+        return True
 
-    async def _take(self) -> None:
+    def step(self) -> bool:
+        """Go on with the reading; return whether it lets others in before it goes on."""
+        assert self._reading is not None
+        try:
+            self._reading.send(None)
+            return True
+        except StopIteration:
+            self._succeed()
+        except Exception as error:
+            self._fail(error)
+        self._reading = None
+        if self._serves:
+            self._sampler.count_cpu()
+            for request in self._serves:
+                request.served()
+        return False
+
+    async def _read(self) -> None:
         recording = self._sampler.recording
+        if not self._open:
+            self.source.open()
+            self._open = True
+            self._describe()
         async for record in self.source.read(self._sampler.clock):
             if isinstance(record, Gap):
                 recording.open_gap(record)
             else:
                 recording.append(record)
+        self._describe()
 
     def _describe(self) -> None:
         for device in self.source.devices():
             self._sampler.describe(device, self.source.name)
+
+    def _succeed(self) -> None:
+        now = self._sampler.clock()
+        self.stats.readings += 1
+        self.stats.slowest_s = max(self.stats.slowest_s, now - self._begun)
+        if self._failed_in_a_row or self._ticker is None:
+            # A reading for a cell's end can find the source well before its pause is over.
+            self._failed_in_a_row = 0
+            self.reason = ""
+            self.error = None
+            self._ticker = Ticker(self._sampler.started, self.source.period_s, now)
+        elif self._ticker.deadline - self._begun <= _TOGETHER_S:
+            self.stats.missed += self._ticker.advance(now)
+        self.due = self._ticker.deadline
 
     def _fail(self, error: Exception) -> None:
         self.stats.failures += 1
@@ -172,9 +196,18 @@ class _Worker:
             self.reason = f"{type(error).__name__}: {error}"
         now = self._sampler.clock()
         self._sampler.recording.open_gap(Gap(now, None, self.source.name, None, self.reason))
-        self.close()
+        pause = _BACKOFF_S[min(self._failed_in_a_row, len(_BACKOFF_S)) - 1]
+        self.due = now + max(pause, self.source.period_s)
+        self._close_source()
 
     def close(self) -> None:
+        """Let go of the source and of a reading that has not ended."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+        self._close_source()
+
+    def _close_source(self) -> None:
         if self._open:
             self._open = False
             try:
@@ -183,61 +216,29 @@ class _Worker:
                 self.reason = f"{type(error).__name__}: {error}"
 
 
-def _end(due: asyncio.Future[None]) -> None:
-    if not due.done():
-        due.set_result(None)
-
-
-class _Selector(_Poll):
-    """Let go of a lock while the loop sleeps, so that a fork can wait for that moment.
-
-    A fork in the middle of a write or of a driver's call would give the child a lock that
-    nobody there releases.
-    """
-
-    def __init__(self, busy: threading.Lock) -> None:
-        super().__init__()
-        self._busy = busy
-
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
-        self._busy.release()
-        try:
-            return super().select(timeout)
-        finally:
-            self._busy.acquire()
-
-
 class Sampler:
     """Stream the sources' readings into a recording, from a thread of its own.
 
-    ``clock`` gives epoch seconds; ``wait`` is awaited for pauses and is handed in by tests.
-    A sampler is started and stopped once; a new one is made for the next run. The thread is a
-    daemon named ``gpumagic-sampler`` and is joined by :meth:`stop`. A forked child has no
-    sampler: there ``running`` is false.
+    ``clock`` gives epoch seconds. A sampler is started and stopped once; a new one is made for
+    the next run. The thread is a daemon named ``gpumagic-sampler`` and is joined by
+    :meth:`stop`. A forked child has no sampler: there ``running`` is false.
     """
 
-    def __init__(
-        self,
-        recording: Recording,
-        sources: Sequence[Source],
-        clock: Clock,
-        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, recording: Recording, sources: Sequence[Source], clock: Clock) -> None:
         self.recording = recording
         self.clock = clock
-        self.wait = wait
+        # Held in each step of a reading: a fork in the middle of a write or of a driver's call
+        # would give the child a lock that nobody there releases.
         self.busy = threading.Lock()
+        self.started = clock()
         self._workers = [_Worker(self, source) for source in sources]
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._finished = asyncio.Event()
-        self._requests: set[asyncio.Task[None]] = set()
+        # What other threads ask for: a reading, a look at changed periods, or (None) the end.
+        self._requests: SimpleQueue[_Request | Sequence[_Worker] | None] = SimpleQueue()
+        self._finished = False
         self._described: dict[str, dict[str, Device]] = {}
         self._cpu_s = 0.0
-        self._started = clock()
         for source in sources:
             recording.periods[source.name] = source.period_s
 
@@ -249,77 +250,86 @@ class Sampler:
         thread = self._thread
         return self._pid == os.getpid() and thread is not None and thread.is_alive()
 
-    def start(self) -> None:
-        """Start the thread; it samples until :meth:`stop`."""
+    def start(self, timeout_s: float = 0.0) -> None:
+        """Start the thread; it samples until :meth:`stop`.
+
+        Waits ``timeout_s`` at most until each source has been read.
+        """
         if self._thread is not None:
             raise RuntimeError("a sampler is started once; make a new one")
-        # The class is named, since the user's policy (uvloop, nest_asyncio) is not ours.
-        self._loop = asyncio.SelectorEventLoop(_Selector(self.busy))
+        first = _Request(self._workers)
+        self._requests.put(first)
         self._thread = threading.Thread(target=self._main, name="gpumagic-sampler", daemon=True)
         _guard_forks(self)
         self._thread.start()
+        first.done.wait(timeout_s)
 
     def _main(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        asyncio.set_event_loop(loop)
-        with self.busy:
-            try:
-                loop.run_until_complete(self.run())
-                loop.run_until_complete(loop.shutdown_asyncgens())
-            finally:
-                asyncio.set_event_loop(None)
-                loop.close()
-
-    async def run(self) -> None:
-        """Read all sources until :meth:`stop`; the thread is a thin shell round this."""
-        self._started = self.clock()
-        tasks = [asyncio.ensure_future(worker.run()) for worker in self._workers]
+        self.started = self.clock()
         try:
-            await self._finished.wait()
+            while not self._finished:
+                self._sleep(self.turn())
         finally:
-            tasks += self._requests
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self.close()
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for the next deadline or a request."""
+        self.count_cpu()
+        try:
+            self._hear(self._requests.get(timeout=min(seconds, _LONGEST_SLEEP_S)))
+        except Empty:
+            return
+
+    def turn(self) -> float:
+        """Take all readings that are due or asked for; return the seconds until the next ones.
+
+        They go on in turns, a step of each. What comes due or is asked for meanwhile is taken in.
+        """
+        while not self._finished:
+            with self.busy:
+                while not self._requests.empty():
+                    self._hear(self._requests.get())
+                now = self.clock()
+                begun = [worker for worker in self._workers if worker.begins(now)]
+                if not begun:
+                    return max(0.0, min((w.due for w in self._workers), default=math.inf) - now)
+                unfinished = False
+                for worker in begun:
+                    unfinished |= worker.step()
+            if unfinished:
+                time.sleep(0)  # lets go of the GIL, and a fork in
+        return 0.0
+
+    def _hear(self, request: _Request | Sequence[_Worker] | None) -> None:
+        if request is None:
+            self._finished = True
+        elif isinstance(request, _Request):
+            for worker in request.workers:
+                worker.ask(request)
+            if not request.workers:
+                self.count_cpu()
+                request.served()
+        else:
+            for worker in request:
+                worker.schedule()
+
+    def close(self) -> None:
+        """Close the sources; for the sampler's own thread, and for who calls :meth:`turn`."""
+        with self.busy:
             for worker in self._workers:
                 worker.close()
-            self.count_cpu()
-
-    # -- for the workers ------------------------------------------------------------------
+        self.count_cpu()
 
     def count_cpu(self) -> None:
         """Note what the thread has used; it is new, so its processor time counts from its start."""
         self._cpu_s = time.thread_time()
 
-    def ticker(self, period: float) -> Ticker:
-        """Return deadlines in step with those of the other sources, from about now on.
-
-        What is due together is read in one wake-up: at ten a second, waking up costs more than
-        most readings.
-        """
-        passed = self.clock() - self._started
-        return Ticker(self._started + round(passed / period) * period, period)
-
-    def alarm(
-        self, seconds: float, due: asyncio.Future[None]
-    ) -> asyncio.TimerHandle | asyncio.Future[None]:
-        """Let ``due`` end after some seconds, unless what is returned is cancelled."""
-        if self.wait is asyncio.sleep:
-            # The same at a third of the cost: a task that sleeps takes five rounds of the loop.
-            return asyncio.get_running_loop().call_later(seconds, _end, due)
-        pause = asyncio.ensure_future(self.wait(seconds))
-        pause.add_done_callback(lambda _: _end(due))
-        return pause
-
     def stop(self) -> None:
         """Stop sampling, close the sources and join the thread; harmless when not running."""
-        thread, loop = self._thread, self._loop
-        if not self.running or thread is None or loop is None:
+        thread = self._thread
+        if not self.running or thread is None:
             return
-        # The loop can have ended by itself between the two lines.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._finished.set)
+        self._requests.put(None)
         if thread is not threading.current_thread():
             thread.join(_JOIN_S)
 
@@ -332,43 +342,29 @@ class Sampler:
         took longer than ``timeout_s`` (the reading then comes late, not never) or where the
         sampler does not run.
         """
-        loop = self._loop
-        if not self.running or loop is None:
+        if not self.running:
             return False
         chosen = [w for w in self._workers if names is None or w.source.name in names]
-        done: Future[bool] = Future()
+        request = _Request(chosen)
+        self._requests.put(request)
+        return request.done.wait(timeout_s)
 
-        async def read() -> None:
-            for worker in chosen:
-                await worker.read()
-            self.count_cpu()
-            done.set_result(True)
+    def set_periods(self, periods: Mapping[str, float], *, looking: bool = False) -> None:
+        """Change the seconds between readings, by source, and whether they are only looked at.
 
-        def begin() -> None:
-            task = loop.create_task(read())
-            self._requests.add(task)
-            task.add_done_callback(self._requests.discard)
-
-        try:
-            # The coroutine is made over there: a loop that has just ended leaves none behind.
-            loop.call_soon_threadsafe(begin)
-            return done.result(timeout_s)
-        except (RuntimeError, TimeoutError, FuturesTimeout):
-            return False
-
-    def set_periods(self, periods: Mapping[str, float]) -> None:
-        """Change the seconds between readings, by source; a changed source is read at once."""
+        The next reading of a changed source comes at the next multiple of its new period, and no
+        later than it would have come. ``looking`` goes to :attr:`Source.looking`.
+        """
         changed = []
         for worker in self._workers:
+            worker.source.looking = looking
             period = periods.get(worker.source.name, worker.source.period_s)
             if period != worker.source.period_s:
                 worker.source.period_s = period
                 changed.append(worker)
             self.recording.periods[worker.source.name] = period
-        if self.running and self._loop is not None:
-            for worker in changed:
-                with contextlib.suppress(RuntimeError):  # the loop has just ended
-                    self._loop.call_soon_threadsafe(worker.wake)
+        if changed and self.running:
+            self._requests.put(changed)
 
     @property
     def cpu_s(self) -> float:

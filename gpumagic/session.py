@@ -31,6 +31,12 @@ __all__ = ["Lease", "Session", "current"]
 
 _FASTEST_S = {"nvml": 0.0, "allocator": 0.0, "cell": 0.0, "gpm": 0.2}
 _SLOW_S = 1.0
+_DEFAULT_S: float = GpuMagic.interval_s.default_value
+_LOOKING = frozenset({"watch"})
+"""Who only looks: their readings are for the eye, and no figure of a cell rests on them."""
+_LOOKING_S = {"nvml": 0.2, "allocator": 0.2, "gpm": 0.2}
+"""Seconds between readings for those. The driver renews utilization every 0.2 s, and a column of
+a picture is hardly narrower: what comes more often is seen twice."""
 _KEPT_PROFILES = 200
 _OPEN_S = 3.0
 
@@ -123,7 +129,9 @@ class Session:
     ) -> Lease:
         """Claim sampling of some GPUs at an interval; defaults come from the settings.
 
-        The sampler reads the GPUs of all leases together at the shortest of their intervals.
+        The sampler reads the GPUs of all leases together at the shortest of their intervals. A
+        watch that asks for none, where the setting has its default, is served with a reading
+        each 0.2 s.
         Raises :class:`~gpumagic.errors.DeviceError` for a GPU that is not there and
         :class:`~gpumagic.errors.SettingError` for an interval out of bounds.
         """
@@ -211,21 +219,26 @@ class Session:
         sampler = Sampler(self.recording, self._make(selection), self.clock)
         self._sampler = sampler
         self._set_periods()
-        sampler.start()
-        sampler.read_now(timeout_s=_OPEN_S)
+        sampler.start(timeout_s=_OPEN_S)
 
     def _set_periods(self) -> None:
-        shortest = min(
-            self.settings.interval_s if lease.interval_s is None else lease.interval_s
-            for lease in self._leases
-        )
         assert self._sampler is not None
         self._sampler.set_periods(
             {
-                source.name: max(shortest, _FASTEST_S.get(source.name, _SLOW_S))
+                source.name: min(self._period_s(lease, source.name) for lease in self._leases)
                 for source in self._sampler.sources
-            }
+            },
+            looking=all(lease.who in _LOOKING for lease in self._leases),
         )
+
+    def _period_s(self, lease: Lease, source: str) -> float:
+        """Return the seconds between the readings of a source that a lease needs."""
+        interval: float = self.settings.interval_s
+        if lease.interval_s is not None:
+            interval = lease.interval_s
+        elif lease.who in _LOOKING and interval == _DEFAULT_S:
+            return _LOOKING_S.get(source, _SLOW_S)
+        return max(interval, _FASTEST_S.get(source, _SLOW_S))
 
     def _stop_sampler(self) -> None:
         sampler, self._sampler = self._sampler, None

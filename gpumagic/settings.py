@@ -9,19 +9,35 @@ from traitlets.config import Configurable
 
 from .errors import SettingError
 from .front_ends import FRONT_ENDS
-from .options import check_interval, check_window, parse_gpus, parse_strips
+from .options import check_interval, check_window, parse_gpus, parse_strips, parse_window
 
 __all__ = ["GpuMagic"]
+
+
+class _Window(CFloat):  # type: ignore[type-arg]
+    """Seconds, or the text of a window as ``%gpuwatch -w`` takes it; all is infinite."""
+
+    def validate(self, obj: Any, value: Any) -> float:
+        if isinstance(value, str):
+            value = _as_trait(parse_window, value)
+        return float(super().validate(obj, value))
+
+    def from_string(self, s: str) -> float:
+        return float(_as_trait(parse_window, s))
 
 
 class GpuMagic(Configurable):
     """Settings of gpumagic; each can be given in a config file as ``c.GpuMagic.NAME``."""
 
     interval_s = CFloat(
-        0.1, help="Seconds between two quick readings (NVML counters, torch's allocator)."
+        0.1,
+        help="Seconds between two quick readings (NVML counters, torch's allocator); a live"
+        " view alone has one each 0.2 s, unless this is set to something else.",
     ).tag(config=True)
-    window_s = CFloat(
-        60.0, help="Seconds that the live view shows; a running one without a -w follows."
+    window_s = _Window(
+        60.0,
+        help="Seconds that the live view shows, or such as '10min' or 'all'; a running one"
+        " without a -w follows.",
     ).tag(config=True)
     gpus = Unicode(
         "usable",

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .alerts import Alert, Alerts, parse_alerts
@@ -20,6 +20,10 @@ from .views.readings import elapsed
 from .views.refresher import Refresher
 from .views.scene import Scene, build_scene
 from .watch_content import DEMO, Live, Record, Replay, WatchOptions, all_s
+
+if TYPE_CHECKING:
+    from .views.live import View
+    from .views.live_display import PictureView
 
 __all__ = ["DEMO", "Record", "Watch", "WatchOptions"]
 
@@ -48,7 +52,8 @@ class Watch:
         )
         self._window = options.window_s
         self._display_id = f"gpumagic-{uuid4().hex}"
-        self._view: Any = None
+        self._view: View | None = None
+        self._picture: PictureView | None = None
         self._panel: Any = None
         self._refresher: Refresher | None = None
         self._frozen = False
@@ -60,13 +65,19 @@ class Watch:
 
     # -- what it shows ----------------------------------------------------------------------
 
+    @property
+    def _asked_s(self) -> float:
+        """The window asked for in seconds, which is infinite for all there is."""
+        asked: float = self._session.settings.window_s
+        return asked if self._window is None else self._window
+
     def _window_s(self, now: float) -> float:
-        window = self._session.settings.window_s if self._window is None else self._window
+        window = self._asked_s
         return all_s(now - self._content.begun()) if window == math.inf else window
 
     def _caption(self, window: float) -> str:
-        asked = self._session.settings.window_s if self._window is None else self._window
-        return self._content.caption("all" if asked == math.inf else f"last {elapsed(window)}")
+        shown = "all" if self._asked_s == math.inf else f"last {elapsed(window)}"
+        return self._content.caption(shown)
 
     def scene(self) -> Scene:
         """Return the scene as it is now."""
@@ -113,7 +124,7 @@ class Watch:
 
     def status(self) -> Status:
         """Say what is shown at present."""
-        asked = self._session.settings.window_s if self._window is None else self._window
+        asked = self._asked_s
         return Status(
             paused=self._content.state == "paused",
             window_s=None if asked == math.inf else asked,
@@ -153,7 +164,7 @@ class Watch:
         if self._front == "headless":
             from .views.live_display import PictureView
 
-            self._view = PictureView(self.frozen_scene(), show)
+            self._view = self._picture = PictureView(self.frozen_scene(), show)
         elif self._renderer == "html" or (self._renderer == "auto" and self._front == "colab"):
             from .views.live_display import DisplayView
 
@@ -200,7 +211,7 @@ class Watch:
 
             self._display(self._panel.bundle(shown))
             print(SENTENCE)
-        self._run(self._tick_still if self._front == "headless" else self._tick, self._update_s)
+        self._run(self._tick if self._picture is None else self._tick_still, self._update_s)
 
     @property
     def over_at_once(self) -> bool:
@@ -230,16 +241,18 @@ class Watch:
 
     def cell_ended(self, *, failed: bool) -> None:
         """Bring the picture up to date in a notebook that nobody looks at while it runs."""
-        if self._front == "headless" and self._view is not None:
-            self._view.cell_ended(self.frozen_scene, failed=failed)
+        if self._picture is not None:
+            self._picture.cell_ended(self.frozen_scene, failed=failed)
 
     def _tick_still(self) -> None:
+        assert self._picture is not None
         self._judge()
-        self._view.refresh(self.frozen_scene)
+        self._picture.refresh(self.frozen_scene)
 
     def _tick(self) -> None:
         """Update the view if that is due, or something else was asked for."""
-        refresher = self._refresher
+        view, refresher = self._view, self._refresher
+        assert view is not None
         if refresher is not None:
             refresher.period_s = self._update_s  # a setting may change
         self._judge()
@@ -248,9 +261,9 @@ class Watch:
             return
         self._changed = False
         scene = self.scene()
-        self._view.update(scene)
+        view.update(scene)
         # A view that shows fewer updates than it is given has not shown the last one.
-        self._changed = self._changed or getattr(self._view, "behind", False)
+        self._changed = self._changed or view.behind
         self._next_update = now + self._pause_s(scene) - self._update_s / 2
 
     @property
@@ -286,7 +299,7 @@ class Watch:
         replaced = False
         try:
             if self._refresher is not None:
-                replaced = self._show_twin(_twin(self.frozen_scene()))
+                replaced = self._show_twin()
         finally:
             self._alerts.end(self._content.present())
             self._content.close()
@@ -295,8 +308,11 @@ class Watch:
             if self._view is not None and not replaced:
                 self._view.close()
 
-    def _show_twin(self, twin: dict[str, Any]) -> bool:
+    def _show_twin(self) -> bool:
         """Show the picture that stays; return whether the widget had to take it in."""
+        from .views.live_display import picture
+
+        twin = picture(self.frozen_scene())
         self._display(dict(twin), update=True)
         if self._view is None or self._panel is not None or not self._view.lost():
             return False
@@ -318,17 +334,11 @@ class Watch:
         drawn = f"{refresher.ticks} updates" if refresher is not None else "text"
         if refresher is not None and refresher.error is not None:
             drawn += f", stopped: {type(refresher.error).__name__}: {refresher.error}"
-        error = getattr(self._view, "error", None)
-        if error is not None:
-            drawn += f", no picture: {type(error).__name__}: {error}"
+        view = self._view
+        if view is not None and view.error is not None:
+            drawn += f", no picture: {type(view.error).__name__}: {view.error}"
         caption = self._caption(self._window_s(self._content.now()))
         return f"watch: {caption}, {drawn}"
-
-
-def _twin(scene: Scene) -> dict[str, Any]:
-    from .views.live_display import picture
-
-    return picture(scene)
 
 
 def _front_end(session: Session) -> FrontEnd:

@@ -6,10 +6,12 @@
 
 c = get_config()  # noqa: F821
 
-# Seconds between two quick readings (NVML counters, torch's allocator).
+# Seconds between two quick readings (NVML counters, torch's allocator); a live view alone has
+# one each 0.2 s, unless this is set to something else.
 # c.GpuMagic.interval_s = 0.1
 
-# Seconds that the live view shows; a running one without a -w follows.
+# Seconds that the live view shows, or such as '10min' or 'all'; a running one without a -w
+# follows.
 # c.GpuMagic.window_s = 60.0
 
 # GPUs to watch: indices, UUIDs, cuda:N, all, or usable (those of this kernel); for the next

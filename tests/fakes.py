@@ -1,15 +1,12 @@
 """Stand-ins for time, sources and recordings, for tests that need neither a GPU nor a sleep.
 
-``FakeTime`` is a clock and a ``wait`` in one; ``drive`` runs a sampler's loop in it without a
-thread. ``FakeSource`` reads what it is told to. ``fill`` puts readings into a recording.
+``FakeClock`` is moved by hand; ``drive`` runs a sampler in it without a thread. ``FakeSource``
+reads what it is told to. ``fill`` puts readings into a recording.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import heapq
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from gpumagic.recording import MAX_BYTES, Recording
@@ -24,7 +21,6 @@ __all__ = [
     "START",
     "FakeClock",
     "FakeSource",
-    "FakeTime",
     "drive",
     "fill",
     "recording_of",
@@ -57,54 +53,21 @@ class FakeClock:
         self.now += seconds
 
 
-class FakeTime(FakeClock):
-    """A clock whose ``wait`` ends when the clock, moved by ``run``, gets there."""
+def drive(sampler: Sampler, time: FakeClock, *steps: float | Callable[[], object]) -> None:
+    """Run a sampler in fake time: to each time (seconds from now), calling what is between.
 
-    def __init__(self, now: float = START) -> None:
-        super().__init__(now)
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait in the time of this clock."""
-        ended = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (self.now + seconds, next(self._order), ended))
-        await ended
-
-    async def run(self, until: float) -> None:
-        """Let all that waits up to a time go on, each at its own time."""
-        while True:
-            for _ in range(40):
-                await asyncio.sleep(0)
-            while self._waiting and self._waiting[0][2].done():
-                heapq.heappop(self._waiting)
-            if not self._waiting or self._waiting[0][0] > until:
-                break
-            at, _, ended = heapq.heappop(self._waiting)
-            self.now = max(self.now, at)
-            ended.set_result(None)
-        self.now = max(self.now, until)
-
-
-def drive(sampler: Sampler, time: FakeTime, *steps: float | Callable[[], object]) -> None:
-    """Run a sampler's loop in fake time: to each time (seconds from now), calling what is between.
-
-    What is called runs while the loop stands; the loop is cancelled after the last step.
+    What is called runs while the sampler sleeps; it is closed after the last step.
     """
     start = time.now
-
-    async def main() -> None:
-        task = asyncio.ensure_future(sampler.run())
-        for step in steps:
-            if callable(step):
-                step()
-            else:
-                await time.run(start + step)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    for step in steps:
+        if callable(step):
+            step()
+            continue
+        # A reading can move the clock, too.
+        while (pause := sampler.turn()) + time.now <= start + step:
+            time.advance(pause)
+        time.now = max(time.now, start + step)
+    sampler.close()
 
 
 class FakeSource:
@@ -126,6 +89,7 @@ class FakeSource:
     ) -> None:
         self.name = name
         self.period_s = period_s
+        self.looking = False
         self.values = dict(values) if values is not None else {"gpu_power_watts": 100.0}
         self.work = work
         self.open_error = open_error

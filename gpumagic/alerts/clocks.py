@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..coverage import merge
+from ..coverage import length, merge
 from ..metrics import THROTTLE_REASONS
 from ..sample import Device
 from ..throttling import held_back
@@ -105,9 +105,9 @@ def throttled(look: Look) -> Iterator[Alert]:
             continue
         found = held_back(look.recording, device.id, look.now - _SPAN_S, look.now)
         found.pop("power cap", None)
-        lengths = {name: _length(stretches) for name, stretches in found.items()}
+        lengths = {name: length(stretches) for name, stretches in found.items()}
         together = merge([s for stretches in found.values() for s in stretches])
-        share = _length(together) / _SPAN_S
+        share = length(together) / _SPAN_S
         if share < look.limits.throttled_ratio * (0.5 if on else 1.0):
             continue
         if not on and _idle(look, device, _LATELY_S):
@@ -115,7 +115,7 @@ def throttled(look: Look) -> Iterator[Alert]:
         reason = max(lengths, key=lambda name: lengths[name])
         evidence = {"throttled_ratio": share}
         text = _HOLDS[reason].format(device.label)
-        text += f" for {_length(together):.0f} of the last {_SPAN_S:.0f} s"
+        text += f" for {length(together):.0f} of the last {_SPAN_S:.0f} s"
         clock, most = look.mean(CLOCK, device, _SPAN_S), _highest(device)
         if clock is not None and most is not None and clock < most:
             evidence[CLOCK] = clock
@@ -170,7 +170,3 @@ def _highest(device: Device) -> float | None:
 
 def _any(values: Sequence[float], mask: int) -> bool:
     return any(int(value) & mask for value in set(values))
-
-
-def _length(stretches: Sequence[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in stretches)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass
 
-from ..errors import SettingError
+from ..options import replace_thresholds
 
 __all__ = ["AlertThresholds", "parse_alerts"]
-
-_MOST_RATIO = 2.0
-"""No share reaches it: an alert with this threshold is silent."""
 
 _MOST_S = {"growth_s": 60.0, "straggler_s": 60.0}
 """What is read at each look is bounded."""
@@ -64,24 +59,7 @@ def parse_alerts(given: Mapping[str, object]) -> AlertThresholds:
     Raises :class:`~gpumagic.errors.SettingError` for a name that is none and for what is no
     number at or above zero.
     """
-    known = {field.name for field in fields(AlertThresholds)}
-    changed: dict[str, float] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = get_close_matches(str(name), sorted(known), 3, 0.4)
-            names = f"near it: {', '.join(near)}; " if near else ""
-            raise SettingError(
-                f"no threshold of alerts is called {str(name)[:40]!r}; {names}docs/alerts.md has"
-                " them all"
-            )
-        changed[name] = _checked(name, value)
-    return replace(AlertThresholds(), **changed)
-
-
-def _checked(name: str, value: object) -> float:
-    most = _MOST_RATIO if name.endswith("_ratio") else _MOST_S.get(name, math.inf)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= most:  # type: ignore[operator]
-        bound = f"from 0 to {most:g}" if math.isfinite(most) else "from 0 on"
-        raise SettingError(f"the threshold {name} is a number {bound}, not {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return replace_thresholds(
+        AlertThresholds(), given,
+        called="threshold of alerts", page="docs/alerts.md", most=_MOST_S,
+    )

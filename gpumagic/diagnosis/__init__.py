@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..coverage import length
 from ..figures import Summary
 from ..recording import Recording
 from ..waterfall import Waterfall
@@ -136,15 +137,11 @@ def _of_case(case: Case) -> list[Finding]:
 def _apart(causes: Sequence[Finding]) -> list[Finding]:
     """Keep those causes that explain stretches of their own, the longer ones first."""
     kept: list[Finding] = []
-    for finding in sorted(causes, key=lambda f: -_length(f.stretches)):
+    for finding in sorted(causes, key=lambda f: -length(f.stretches)):
         explained = sum(_shared(finding.stretches, other.stretches) for other in kept)
-        if explained <= _SAME_STRETCH * _length(finding.stretches):
+        if explained <= _SAME_STRETCH * length(finding.stretches):
             kept.append(finding)
     return kept
-
-
-def _length(stretches: Sequence[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in stretches)
 
 
 def _shared(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:

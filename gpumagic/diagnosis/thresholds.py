@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass
 
-from ..errors import SettingError
+from ..options import replace_thresholds
 
 __all__ = ["Thresholds", "parse_thresholds"]
-
-_MOST_RATIO = 2.0
-"""No share reaches it: a rule with this threshold is silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +79,4 @@ def parse_thresholds(given: Mapping[str, object]) -> Thresholds:
     Raises :class:`~gpumagic.errors.SettingError` for a name that is none and for what is no
     number at or above zero.
     """
-    known = {field.name for field in fields(Thresholds)}
-    changed: dict[str, float] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = get_close_matches(str(name), sorted(known), 3, 0.4)
-            names = f"near it: {', '.join(near)}; " if near else ""
-            raise SettingError(
-                f"no threshold is called {str(name)[:40]!r}; {names}docs/findings.md has them all"
-            )
-        most = _MOST_RATIO if name.endswith("_ratio") else math.inf
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-            bound = f"from 0 to {most:g}" if name.endswith("_ratio") else "from 0 on"
-            raise SettingError(f"the threshold {name} is a number {bound}, not {value!r}")
-        changed[name] = float(value)
-    return replace(Thresholds(), **changed)
+    return replace_thresholds(Thresholds(), given, called="threshold", page="docs/findings.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -46,32 +46,30 @@ def one_line_errors(prog: str) -> Iterator[None]:
         raise UsageError(f"{prog}: {error}") from None
 
 
-def _checked(check: Callable[[float], float]) -> Callable[[str], float]:
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-        try:
-            return check(value)
-        except GpuMagicError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
+@contextmanager
+def _wrong_arguments() -> Iterator[None]:
+    """Turn gpumagic's own errors into those that argparse reports with the option's name."""
+    try:
+        yield
+    except GpuMagicError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def interval(text: str) -> float:
     """Read a sampling interval in seconds."""
     from ..options import check_interval
 
-    return _checked(check_interval)(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    with _wrong_arguments():
+        return check_interval(value)
 
 
 def window(text: str) -> float:
     """Read a window: seconds, ``10min``, ``1h``, or ``all``, which is infinite."""
     from ..options import parse_window
 
-    try:
+    with _wrong_arguments():
         return parse_window(text)
-    except GpuMagicError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -115,6 +115,11 @@ def _check(options: Any) -> None:
             )
     if options.replay and options.record:
         raise UsageError("%gpuwatch: --replay shows a recording; --record needs a live one")
+    for name, shown in (("gpus", "the GPUs"), ("interval", "the readings")):
+        if getattr(options, name) is not None and options.replay:
+            raise UsageError(
+                f"%gpuwatch: --replay shows {shown} of its recording; leave out --{name}"
+            )
     for name in ("speed", "at"):
         if getattr(options, name) is not None and not options.replay:
             raise UsageError(f"%gpuwatch: --{name} is for a recording; give --replay FILE too")

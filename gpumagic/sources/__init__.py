@@ -20,11 +20,14 @@ class Source(Protocol):
     """Something that reads devices.
 
     The sampler calls all of these on its own thread. ``name`` is the key in METRICS,
-    ``period_s`` the wanted seconds between two readings.
+    ``period_s`` the wanted seconds between two readings. ``looking`` tells that nothing is being
+    measured or recorded, only looked at as it comes: what costs much and no view shows may then
+    be left out of a reading.
     """
 
     name: str
     period_s: float
+    looking: bool
 
     def open(self) -> None:
         """Get ready; raise :class:`~gpumagic.errors.SourceUnavailable` with the reason."""
@@ -37,7 +40,8 @@ class Source(Protocol):
 
         An open :class:`~gpumagic.sample.Gap` tells that a device could not be read. A long
         reading awaits ``asyncio.sleep(0)`` between its steps, so that quick sources keep
-        their time. An exception is a gap of the whole source.
+        their time; nothing else can be awaited, since no event loop runs. An exception is a gap
+        of the whole source.
         """
 
     def close(self) -> None:

@@ -79,6 +79,7 @@ class AllocatorSource:
     """Read the allocator's figures of each of torch's GPUs."""
 
     name = "allocator"
+    looking = False
 
     def __init__(self, *, period_s: float = 0.1) -> None:
         self.period_s = period_s

@@ -53,6 +53,7 @@ class CellSource:
     """
 
     name = "cell"
+    looking = False
 
     def __init__(self, *, period_s: float = 0.1) -> None:
         self.period_s = period_s

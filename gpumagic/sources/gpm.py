@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..devices import Gpu
@@ -83,7 +84,7 @@ class _Card:
 
     def __init__(self, nvml: Nvml, gpu: Gpu, handle: Any) -> None:
         self.gpu = gpu
-        self.absent: dict[str, str] = {}
+        self.device = Device(gpu.uuid, "gpu", gpu.name)
         self._nvml = nvml
         self._handle = handle
         self._take: tuple[Any, tuple[Any, ...]] | None = None
@@ -111,7 +112,7 @@ class _Card:
             raise SourceUnavailable("somebody shut NVML down in this process")
         if reason in GONE_REASONS:
             return [Gap(time, None, "gpm", self.gpu.uuid, reason)]
-        self.absent = {metric.name: reason for metric in of_source("gpm")}
+        self._note_absent({metric.name: reason for metric in of_source("gpm")})
         if reason in LASTING_REASONS or reason == _UNSUPPORTED:
             self._retry_at = time + _RETRY_S
             self._take = None
@@ -185,8 +186,12 @@ class _Card:
             value = checked(name, metric.value)
             if value is not None:
                 values[name] = value
-        self.absent = absent
+        self._note_absent(absent)
         return values
+
+    def _note_absent(self, absent: dict[str, str]) -> None:
+        if absent != self.device.absent:
+            self.device = replace(self.device, absent=absent)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         value, reason = self._nvml.ask(function, *arguments)
@@ -215,6 +220,7 @@ class GpmSource:
     """
 
     name = "gpm"
+    looking = False
 
     def __init__(self, selection: Sequence[str] = ("usable",), *, period_s: float = 0.2) -> None:
         self.period_s = period_s
@@ -238,10 +244,7 @@ class GpmSource:
 
     def devices(self) -> Sequence[Device]:
         """Return the GPUs with the reasons for what they did not answer at the last reading."""
-        return [
-            Device(card.gpu.uuid, "gpu", card.gpu.name, absent=dict(card.absent))
-            for card in self._cards
-        ]
+        return [card.device for card in self._cards]
 
     async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
         """Yield a sample, or a gap, for each GPU, several after a stall; letting others between.
@@ -251,9 +254,10 @@ class GpmSource:
         if not self._nvml.is_open:
             raise SourceUnavailable("NVML is closed in this process")
         for card in self._cards:
+            if card is not self._cards[0]:
+                await asyncio.sleep(0)
             for record in card.read(now, self.period_s):
                 yield record
-            await asyncio.sleep(0)
 
     def close(self) -> None:
         """Free all samples and shut NVML down as often as it was initialised here."""

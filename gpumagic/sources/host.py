@@ -45,6 +45,7 @@ class HostSource:
     """
 
     name = "host"
+    looking = False
 
     def __init__(self, *, period_s: float = 1.0, cgroup: Cgroup | None = None) -> None:
         self.period_s = period_s

@@ -12,6 +12,7 @@ import ctypes
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,20 +41,17 @@ class _Lost(Exception):
     """The device cannot be read at all; the text is the reason."""
 
 
-class _Refused(Exception):
-    """The device does not offer this one reading; the text is the reason."""
-
-
 @dataclass(slots=True)
 class _Reading:
-    """One quick call with its buffers: which metrics it gives and how."""
+    """One quick call with its buffers: which metrics it gives, and what puts them in place."""
 
     metrics: tuple[str, ...]
     call: QuickCall
     arguments: tuple[Any, ...]
-    values: Callable[[], tuple[float | None, ...]]
+    put: Callable[[dict[str, float]], None]
 
-    def take(self) -> tuple[float | None, ...]:
+    def take(self, values: dict[str, float]) -> str:
+        """Put what is read into ``values``; return why the device refuses it, or nothing."""
         code = self.call(*self.arguments)
         if code == UNINITIALISED:
             # Other users of the library in this process can take its last reference away.
@@ -61,8 +59,9 @@ class _Reading:
         if code in GONE:
             raise _Lost(reason_of(code))
         if code != 0:
-            raise _Refused(reason_of(code))
-        return self.values()
+            return reason_of(code)
+        self.put(values)
+        return ""
 
 
 def _readings(nvml: Nvml, handle: Any) -> tuple[list[_Reading], dict[str, str]]:
@@ -74,24 +73,33 @@ def _readings(nvml: Nvml, handle: Any) -> tuple[list[_Reading], dict[str, str]]:
         symbols: Sequence[str],
         metrics: tuple[str, ...],
         arguments: tuple[Any, ...],
-        values: Callable[[], tuple[float | None, ...]],
+        put: Callable[[dict[str, float]], None],
     ) -> None:
         call = next((c for s in symbols if (c := nvml.quick(s)) is not None), None)
         if call is None:
             absent.update(dict.fromkeys(metrics, f"this driver does not know {symbols[0]}"))
         else:
-            found.append(_Reading(metrics, call, (handle, *arguments), values))
+            found.append(_Reading(metrics, call, (handle, *arguments), put))
 
     def number(symbols: Sequence[str], metric: str, scale: float, *before: Any) -> None:
         out = ctypes.c_uint()
-        add(symbols, (metric,), (*before, ctypes.byref(out)), lambda: (out.value * scale,))
+
+        def put(values: dict[str, float]) -> None:
+            values[metric] = out.value * scale
+
+        add(symbols, (metric,), (*before, ctypes.byref(out)), put)
 
     use = nvml.py.c_nvmlUtilization_t()
+
+    def put_use(values: dict[str, float]) -> None:
+        values["gpu_utilization_ratio"] = use.gpu / 100
+        values["gpu_memory_utilization_ratio"] = use.memory / 100
+
     add(
         ["nvmlDeviceGetUtilizationRates"],
         ("gpu_utilization_ratio", "gpu_memory_utilization_ratio"),
         (ctypes.byref(use),),
-        lambda: (use.gpu / 100, use.memory / 100),
+        put_use,
     )
     number(["nvmlDeviceGetPowerUsage"], "gpu_power_watts", 1e-3)
     number(["nvmlDeviceGetTemperature"], "gpu_temperature_celsius", 1.0,
@@ -100,29 +108,42 @@ def _readings(nvml: Nvml, handle: Any) -> tuple[list[_Reading], dict[str, str]]:
     number(["nvmlDeviceGetClockInfo"], "gpu_memory_clock_hertz", 1e6,
            ctypes.c_uint(_CLOCK_MEMORY))
     reasons = ctypes.c_ulonglong()
+
+    def put_reasons(values: dict[str, float]) -> None:
+        values["gpu_clock_event_reasons_state"] = float(reasons.value)
+
     add(
         ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"],
         ("gpu_clock_event_reasons_state",),
         (ctypes.byref(reasons),),
-        lambda: (float(reasons.value),),
+        put_reasons,
     )
     state = ctypes.c_uint()
+
+    def put_state(values: dict[str, float]) -> None:
+        if state.value != _PSTATE_UNKNOWN:
+            values["gpu_performance_state"] = float(state.value)
+
     add(
         ["nvmlDeviceGetPerformanceState"],
         ("gpu_performance_state",),
         (ctypes.byref(state),),
-        lambda: (None if state.value == _PSTATE_UNKNOWN else float(state.value),),
+        put_state,
     )
     for engine, metric in (
         ("Encoder", "gpu_encoder_utilization_ratio"),
         ("Decoder", "gpu_decoder_utilization_ratio"),
     ):
         busy, period = ctypes.c_uint(), ctypes.c_uint()
+
+        def put_busy(values: dict[str, float], metric: str = metric, busy: Any = busy) -> None:
+            values[metric] = busy.value / 100
+
         add(
             [f"nvmlDeviceGet{engine}Utilization"],
             (metric,),
             (ctypes.byref(busy), ctypes.byref(period)),
-            lambda busy=busy: (busy.value / 100,),  # type: ignore[misc]
+            put_busy,
         )
     return found, absent
 
@@ -133,27 +154,30 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[_Reading, str]:
     if call is not None:
         two = nvml.py.c_nvmlMemory_v2_t()
         version = two.version = nvml.py.nvmlMemory_v2
-        def values() -> tuple[float | None, ...]:
-            two.version = version
-            return float(two.used), float(two.free), float(two.reserved)
 
-        reading = _Reading(_MEMORY, call, (handle, ctypes.byref(two)), values)
+        def put_two(values: dict[str, float]) -> None:
+            two.version = version
+            values["gpu_memory_used_bytes"] = float(two.used)
+            values["gpu_memory_free_bytes"] = float(two.free)
+            values["gpu_memory_reserved_bytes"] = float(two.reserved)
+
+        reading = _Reading(_MEMORY, call, (handle, ctypes.byref(two)), put_two)
         try:
-            reading.take()
-            return reading, ""
+            refused = reading.take({})
         except _Lost:
             return reading, ""
-        except _Refused:
-            pass  # an old driver can export the function and refuse the structure
+        if not refused:
+            return reading, ""
+        # An old driver can export the function and refuse the structure.
     call = nvml.quick("nvmlDeviceGetMemoryInfo")
     assert call is not None
     one = nvml.py.c_nvmlMemory_t()
-    return _Reading(
-        _MEMORY[:2],
-        call,
-        (handle, ctypes.byref(one)),
-        lambda: (float(one.used), float(one.free)),
-    ), _MEMORY_V1
+
+    def put_one(values: dict[str, float]) -> None:
+        values["gpu_memory_used_bytes"] = float(one.used)
+        values["gpu_memory_free_bytes"] = float(one.free)
+
+    return _Reading(_MEMORY[:2], call, (handle, ctypes.byref(one)), put_one), _MEMORY_V1
 
 
 _CONSTANTS: tuple[tuple[str, str, tuple[Any, ...], float], ...] = (
@@ -204,14 +228,13 @@ class _Card:
         """Keep what the device answers; note the reason for the rest."""
         kept = []
         for reading in readings:
-            try:
-                reading.take()
-            except _Refused as refusal:
-                absent.update(dict.fromkeys(reading.metrics, str(refusal)))
-                continue
-            except _Lost:
-                pass  # it may come back: try it at each reading
-            kept.append(reading)
+            refusal = ""
+            with suppress(_Lost):  # it may come back: try it at each reading
+                refusal = reading.take({})
+            if refusal:
+                absent.update(dict.fromkeys(reading.metrics, refusal))
+            else:
+                kept.append(reading)
         return kept
 
     def read(self, nvml: Nvml, time: float, period: float) -> list[Sample | Gap]:
@@ -234,13 +257,9 @@ class _Card:
         refused: dict[str, str] = {}
         try:
             for reading in self._readings:
-                try:
-                    taken = reading.take()
-                except _Refused as refusal:
-                    refused.update(dict.fromkeys(reading.metrics, str(refusal)))
-                    continue
-                pairs = zip(reading.metrics, taken, strict=True)
-                values.update((name, value) for name, value in pairs if value is not None)
+                refusal = reading.take(values)
+                if refusal:
+                    refused.update(dict.fromkeys(reading.metrics, refusal))
         except _Lost as loss:
             return Gap(time, None, "nvml", self.device.id, str(loss))
         if refused != self._refused:
@@ -275,6 +294,7 @@ class NvmlSource:
     """
 
     name = "nvml"
+    looking = False
 
     def __init__(self, selection: Sequence[str] = ("usable",), *, period_s: float = 0.1) -> None:
         self.period_s = period_s

@@ -1,6 +1,8 @@
 """What NVML answers slowly: energy (2 ms, at times 17 ms), limits' counters, processes' memory.
 
-Read once a second and at the ends of a cell, on the sampler's thread.
+Read once a second and at the ends of a cell, on the sampler's thread. The energy counter costs
+half a percent of a core that way, and no live view shows it: while GPUs are only looked at it is
+read once a minute, which loses none of what a counter counts.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +35,8 @@ LIMITED_FIELDS: Mapping[int, str] = MappingProxyType(
 """The driver's fields that count nanoseconds in which clocks were held back."""
 
 _INVALID = 2
+_LOOKING_ENERGY_S = 60.0
+_ENERGY = "gpu_energy_joules"
 _OTHERS = "gpu_other_processes_memory_bytes"
 _OTHERS_LOAD = "gpu_other_processes_utilization_ratio"
 
@@ -66,13 +71,15 @@ class NvmlSlowSource:
     """Read energy, the counters of limits and the memory of processes of the selected GPUs."""
 
     name = "nvml_slow"
+    looking = False
 
     def __init__(self, selection: Sequence[str] = ("usable",), *, period_s: float = 1.0) -> None:
         self.period_s = period_s
         self._selection = tuple(selection)
         self._nvml = Nvml()
         self._cards: list[tuple[Gpu, Any]] = []
-        self._absent: dict[str, dict[str, str]] = {}
+        self._devices: dict[str, Device] = {}
+        self._energy_due: dict[str, float] = {}
         self._loads: dict[str, OthersLoad] = {}
 
     def open(self) -> None:
@@ -83,34 +90,32 @@ class NvmlSlowSource:
         except BaseException:
             self._nvml.close()
             raise
+        self._devices = {
+            gpu.uuid: Device(gpu.uuid, "gpu", gpu.name) for gpu, _ in self._cards
+        }
 
     def devices(self) -> Sequence[Device]:
-        """Return the GPUs with the reasons for what they did not answer at the last reading."""
-        return [
-            Device(gpu.uuid, "gpu", gpu.name, absent=self._absent.get(gpu.uuid, {}))
-            for gpu, _ in self._cards
-        ]
+        """Return the GPUs with the reasons for what they did not answer when last asked."""
+        return [*self._devices.values()]
 
     async def read(self, now: Clock) -> AsyncIterator[Sample | Gap]:
         """Yield a sample, or a gap, for each GPU, letting quick sources in between."""
         if not self._nvml.is_open:
             raise SourceUnavailable("NVML is closed in this process")
         for gpu, handle in self._cards:
-            values: dict[str, float] = {}
-            absent: dict[str, str] = {}
-            millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+            if gpu is not self._cards[0][0]:
+                await asyncio.sleep(0)
+            values, absent = self._energy(gpu, handle, now)
             # The stamp belongs to the counters: differences of them are what counts.
             time = now()
-            if reason == reason_of(UNINITIALISED):
-                raise SourceUnavailable("somebody shut NVML down in this process")
-            if reason in GONE_REASONS:
-                yield Gap(time, None, self.name, gpu.uuid, reason)
-                continue
-            if millijoules is None:
-                absent["gpu_energy_joules"] = reason
-            else:
-                values["gpu_energy_joules"] = millijoules * 1e-3
             limited, why = limited_seconds(self._nvml, handle)
+            reasons = {*absent.values(), *why.values()}
+            if reason_of(UNINITIALISED) in reasons:
+                raise SourceUnavailable("somebody shut NVML down in this process")
+            if lost := reasons & GONE_REASONS:
+                self._energy_due.pop(gpu.uuid, None)
+                yield Gap(time, None, self.name, gpu.uuid, min(lost))
+                continue
             values |= limited
             absent |= why
             await asyncio.sleep(0)
@@ -125,13 +130,29 @@ class NvmlSlowSource:
                     absent[_OTHERS_LOAD] = reason
                 else:
                     memory[_OTHERS_LOAD] = share
-            self._absent[gpu.uuid] = absent
+            if absent != self._devices[gpu.uuid].absent:
+                self._devices[gpu.uuid] = replace(self._devices[gpu.uuid], absent=absent)
             if values or memory:
                 yield Sample(time, gpu.uuid, self.name, values | memory)
-            await asyncio.sleep(0)
+
+    def _energy(
+        self, gpu: Gpu, handle: Any, now: Clock
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Return a GPU's energy, or why it is absent; neither while it is not due."""
+        time = now()
+        if self.looking and time < self._energy_due.get(gpu.uuid, -math.inf):
+            known = self._devices[gpu.uuid].absent.get(_ENERGY)
+            return {}, {} if known is None else {_ENERGY: known}
+        self._energy_due[gpu.uuid] = time + _LOOKING_ENERGY_S
+        millijoules, reason = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        if millijoules is None:
+            return {}, {_ENERGY: reason}
+        return {_ENERGY: millijoules * 1e-3}, {}
 
     def close(self) -> None:
         """Shut NVML down as often as it was initialised here."""
         self._cards = []
+        self._devices = {}
+        self._energy_due = {}
         self._loads = {}
         self._nvml.close()

@@ -23,6 +23,14 @@ _MOST_GPUS_BY_BQPLOT = 2
 class View(Protocol):
     """A scene on the page, kept up to date."""
 
+    @property
+    def behind(self) -> bool:
+        """Whether the last scene was left out: it has to be shown again if none follows."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What made drawing fail; nothing is drawn after it."""
+
     def bundle(self) -> dict[str, Any]:
         """Return the mimebundle that shows the view; text/plain is the caller's."""
 

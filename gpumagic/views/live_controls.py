@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 from .actions import WINDOWS, Actions
-from .live_widgets import exact, quiet
+from .live_widgets import exact, quiet, resize
 from .parts import Scene
 
 with quiet():
@@ -195,14 +195,10 @@ class Controls:
         if where == self._where:
             return
         self._where = where
-        with self._place.hold_sync():
-            for name, value in exact(scene.width, _HEIGHT).items():
-                setattr(self._place, name, value)
-            if scene.header_y is None:
-                self._place.visibility = "hidden"
-            else:
-                self._place.visibility = "visible"
-                self._place.margin = f"{scene.header_y - _BASELINE:g}px 0 0"
+        more = {"visibility": "hidden"} if scene.header_y is None else {
+            "visibility": "visible", "margin": f"{scene.header_y - _BASELINE:g}px 0 0"
+        }
+        resize(self._place, scene.width, _HEIGHT, **more)
 
     def _move(self, position: float) -> None:
         """Move the slider, unless it may be in someone's hand."""

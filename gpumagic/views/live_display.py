@@ -47,6 +47,8 @@ class DisplayView:
     shown again if none follows. ``clock`` gives seconds and is handed in by tests.
     """
 
+    error: Exception | None = None
+
     period_s = _HTML_PERIOD_S
     """The shortest time between two updates; one that comes earlier is left out."""
 
@@ -104,6 +106,9 @@ class PictureView:
     ``clock`` gives seconds and ``used`` the processor seconds of the thread that calls; both are
     handed in by tests.
     """
+
+    behind = False
+    """Its thread calls :meth:`refresh` all the time: what is left out comes again."""
 
     def __init__(
         self, scene: Scene, show: Show, *, clock: Callable[[], float] = time.monotonic,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from .live_widgets import exact, quiet
+from .live_widgets import exact, quiet, resize
 from .parts import Scene
 from .pointer_overlay import Overlay, figures_of, overlay_of, render
 from .pointer_words import BLOCK, Layer, Words, first_column
@@ -133,9 +133,7 @@ class Pointer:
         if before is None or overlay.layers != before.layers:
             self._version += 1
         if before is None or overlay.size != before.size:
-            with self._size.hold_sync():
-                for name, value in exact(*overlay.size).items():
-                    setattr(self._size, name, value)
+            resize(self._size, *overlay.size)
         self._over.value = render(overlay, self._version, self._right)
 
     def _send(self, scene: Scene, layers: Sequence[Layer]) -> None:

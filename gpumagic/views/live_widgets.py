@@ -37,7 +37,7 @@ def quiet() -> Iterator[None]:
 with quiet():
     import ipywidgets
 
-__all__ = ["WidgetView", "close_all", "exact", "html", "quiet"]
+__all__ = ["WidgetView", "close_all", "exact", "html", "quiet", "resize"]
 
 _PLACE = "1 / 1"
 _MARGIN_PX = 8
@@ -54,6 +54,13 @@ def exact(width: float, height: float) -> dict[str, str]:
         "width": x, "height": y, "min_width": x, "min_height": y, "max_width": x,
         "margin": "0", "padding": "0", "overflow": "hidden", "grid_area": _PLACE,
     }
+
+
+def resize(layout: Any, width: float, height: float, **more: str) -> None:
+    """Give a layout exactly that size, and what more is given, in one message."""
+    with layout.hold_sync():
+        for name, value in {**exact(width, height), **more}.items():
+            setattr(layout, name, value)
 
 
 def html(value: str, layout: dict[str, str]) -> Any:
@@ -120,6 +127,9 @@ class WidgetView:
 
     steps = False
     """Whether areas are drawn as columns with flat tops."""
+
+    behind = False
+    error: Exception | None = None
 
     def __init__(
         self, scene: Scene, extras: Sequence[Any] = (),

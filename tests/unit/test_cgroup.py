@@ -104,6 +104,18 @@ def test_used_memory_of_version_one(tmp_path: Path) -> None:
     }).memory_used() == 3 * GIB
 
 
+def test_used_memory_stays_with_one_level(tmp_path: Path) -> None:
+    """A limit that is set later does not move the gauge to another group."""
+    files: dict[str, str | int] = {
+        "kube/pod/box/memory.current": 1 * GIB, "kube/pod/memory.current": 6 * GIB,
+    }
+    cgroup = tree(tmp_path, V2, files)
+    assert cgroup.memory_used() == 1 * GIB
+    tree(tmp_path, V2, {**files, "kube/pod/memory.max": 8 * GIB,
+                        "kube/pod/box/memory.current": 2 * GIB})
+    assert cgroup.memory_used() == 2 * GIB
+
+
 def test_used_memory_is_that_of_the_level_with_the_limit(tmp_path: Path) -> None:
     """Where an ancestor's limit is in force, what its whole subtree uses counts against it."""
     files: dict[str, str | int] = {

@@ -5,7 +5,15 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def as_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pages' scripts find their neighbours, as they do when Python runs them."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
 
 
 def test_metrics_page() -> None:

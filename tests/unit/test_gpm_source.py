@@ -22,7 +22,7 @@ PROLOGUE = """
 import asyncio, json, os, sys
 from pathlib import Path
 from nvml_stub import H200, LEGACY, NvmlStub
-from fakes import FakeTime, drive
+from fakes import FakeClock, drive
 from gpumagic.errors import GpuMagicError
 from gpumagic.recording import Recording
 from gpumagic.sample import Gap, Sample
@@ -352,12 +352,12 @@ def test_a_lost_gpu_is_a_gap_until_it_is_back(run: Run) -> None:
     gaps, times, balance = run("""
         machine = Machine(2)
         with machine.stub.load_in_process():
-            time_ = FakeTime(1000.0)
+            time_ = FakeClock(1000.0)
             def clock():
                 machine.at(time_.now)
                 return time_.now
             recording = Recording()
-            sampler = Sampler(recording, [GpmSource(["all"])], clock, time_.wait)
+            sampler = Sampler(recording, [GpmSource(["all"])], clock)
             drive(sampler, time_, 2.1, lambda: machine.stub.lose(1),
                   3.1, lambda: machine.stub.find(1), 4.1)
             ids = [d.id for d in recording.devices]

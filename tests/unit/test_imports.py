@@ -28,7 +28,7 @@ LAYERS = (
     {"alerts", "diagnosis", "waterfall", "memory", "tracing"},
     {"summary", "energy", "throttling", "coverage", "figures", "sampler"},
     {"sources", "devices"},
-    {"recording", "tracks", "codec", "options"},
+    {"recording", "series", "tracks", "codec", "options"},
     {"sample", "clock"},
     {"metrics", "units", "errors", "front_ends"},
 )
@@ -37,6 +37,7 @@ LAYERS = (
 UPWARDS = {
     ("profiles", "views"): "a profile shows itself, so it calls its renderer when asked to",
     ("session", "watch"): "the session stops the view that it keeps",
+    ("memory", "views"): "a memory report shows itself, so it calls its renderer when asked to",
     ("options", "views"): "a list of strips is checked against the strips there are",
 }
 """Imports against the order; they have to be inside a function."""
@@ -50,7 +51,7 @@ HOMES = {
     "PIL": ("views/png",),
     "prometheus_client": ("sinks/prometheus",),
     "numpy": ("views/live",),
-    "pandas": ("recording",),
+    "pandas": ("recording", "memory/live"),
     "IPython": ("magics/", "session", "watch", "autoload", "doctor"),
 }
 """Where each heavy package may be imported: the beginnings of paths in the package."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ipywidgets.widgets import widget as registry
 
 from gpumagic.errors import SettingError
 from gpumagic.recording import Recording
@@ -26,31 +25,17 @@ from gpumagic.views.pages import COLUMNS, Due, Layout, Series, series_of
 from gpumagic.views.parts import Scene
 from gpumagic.views.scene import build_scene
 from scene_examples import NOW, START, empty, gpu, host, training, with_gap
+from widget_models import Widget, models
+
+pytestmark = pytest.mark.usefixtures("no_models_left")
 
 
 def scene_of(recording: Recording, later: float = 0.0, **more: Any) -> Scene:
     return build_scene(recording, start=START + later, end=NOW + later, **more)
 
 
-def models() -> list[Any]:
-    found = getattr(registry, "_instances", None)
-    if found is None:
-        found = registry.Widget._active_widgets
-    return list(found.values())
-
-
 def twin() -> dict[str, Any]:
     return {"image/png": base64.b64encode(b"png").decode(), "width": 776, "text/plain": 'a "b" <'}
-
-
-@pytest.fixture(autouse=True)
-def no_models_left() -> Iterator[None]:
-    assert models() == []
-    yield
-    left = models()
-    for model in left:
-        model.close()
-    assert left == []
 
 
 @pytest.fixture
@@ -64,22 +49,6 @@ def make() -> Iterator[Any]:
     yield make_one
     for view in made:
         view.close()
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """Note what widgets send, once asked for."""
-    found: list[tuple[Any, dict[str, Any]]] = []
-    original = registry.Widget.send_state
-
-    def send_state(self: Any, key: Any = None) -> None:
-        names = [key] if isinstance(key, str) else sorted(self.keys if key is None else key)
-        if names:
-            found.append((self, {name: getattr(self, name) for name in names}))
-        original(self, key)
-
-    monkeypatch.setattr(registry.Widget, "send_state", send_state)
-    return found
 
 
 def settle(view: Any, scene: Scene) -> None:
@@ -258,7 +227,7 @@ def test_lost(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view is lost once a page has opened a control channel that was not there before."""
     view = make(scene_of(training()))
     assert not view.lost()
-    monkeypatch.setattr(registry.Widget, "_control_comm", object())
+    monkeypatch.setattr(Widget, "_control_comm", object())
     assert view.lost()
     assert not make(scene_of(training())).lost()
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ipywidgets.widgets import widget as registry
 
 from gpumagic.options import parse_window
 from gpumagic.views import live
@@ -17,6 +15,9 @@ from gpumagic.views.live_controls import Controls
 from gpumagic.views.parts import Scene
 from gpumagic.views.scene import build_scene
 from scene_examples import NOW, START, training
+from widget_models import models
+
+pytestmark = pytest.mark.usefixtures("closed_models")
 
 
 def scene_of(gpus: int = 1, **more: Any) -> Scene:
@@ -77,32 +78,6 @@ class Rig:
     def drag(self, value: float) -> None:
         """Do what a message of the browser does."""
         self.slider.set_state({"value": value})
-
-
-def models() -> list[Any]:
-    return list(registry._instances.values())
-
-
-@pytest.fixture(autouse=True)
-def no_models_left() -> Iterator[None]:
-    assert models() == []
-    yield
-    for model in models():
-        model.close()
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """Note what widgets send."""
-    found: list[tuple[Any, Any]] = []
-    original = registry.Widget.send_state
-
-    def send_state(self: Any, key: Any = None) -> None:
-        found.append((self, key))
-        original(self, key)
-
-    monkeypatch.setattr(registry.Widget, "send_state", send_state)
-    return found
 
 
 def test_words_and_windows() -> None:

@@ -6,12 +6,10 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from ipywidgets.widgets import widget as registry
 
 from gpumagic.recording import Recording
 from gpumagic.sample import Mark
@@ -25,6 +23,9 @@ from gpumagic.views.scene import build_scene
 from gpumagic.views.shapes import Text
 from gpumagic.views.strips import scale_of
 from scene_examples import GIB, NOW, START, empty, feed, gpu, host, training, with_gap
+from widget_models import models
+
+pytestmark = pytest.mark.usefixtures("closed_models")
 
 WIDTH = 0.5
 
@@ -57,34 +58,6 @@ def wavy(gpus: int = 2, end: float = NOW) -> Recording:
         children_cpu_ratio=3.0, children_count=4, host_memory_used_bytes=32 * GIB,
     )
     return recording
-
-
-def models() -> list[Any]:
-    return list(registry._instances.values())
-
-
-@pytest.fixture(autouse=True)
-def no_models_left() -> Iterator[None]:
-    assert models() == []
-    yield
-    for model in models():
-        model.close()
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """Note what widgets send."""
-    found: list[tuple[Any, dict[str, Any]]] = []
-    original = registry.Widget.send_state
-
-    def send_state(self: Any, key: Any = None) -> None:
-        names = [key] if isinstance(key, str) else sorted(self.keys if key is None else key)
-        if names:
-            found.append((self, {name: getattr(self, name) for name in names}))
-        original(self, key)
-
-    monkeypatch.setattr(registry.Widget, "send_state", send_state)
-    return found
 
 
 class Rig:

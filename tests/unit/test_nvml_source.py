@@ -26,7 +26,7 @@ PROLOGUE = """
 import asyncio, json, os, sys, time
 from pathlib import Path
 from nvml_stub import H200, LEGACY, UNIFIED, NvmlStub
-from fakes import FakeTime, drive
+from fakes import FakeClock, drive
 from gpumagic.errors import GpuMagicError
 from gpumagic.recording import Recording
 from gpumagic.sample import Gap, Sample
@@ -43,9 +43,9 @@ def make(gpus=1, **options):
 def said(*values):
     print(json.dumps(values[0] if len(values) == 1 else values))
 
-def records(source):
+def records(source, now=time.time):
     async def take():
-        return [record async for record in source.read(time.time)]
+        return [record async for record in source.read(now)]
     return asyncio.run(take())
 
 def values(source):
@@ -369,9 +369,9 @@ def test_a_lost_gpu_is_a_gap_until_it_is_back(run: Run) -> None:
     gaps, counts, reasons = run("""
         stub = make(2)
         with stub.load_in_process():
-            time_ = FakeTime(1000.0)
+            time_ = FakeClock(1000.0)
             quick, slow = NvmlSource(["all"]), NvmlSlowSource(["all"])
-            sampler = Sampler(Recording(), [quick, slow], time_, time_.wait)
+            sampler = Sampler(Recording(), [quick, slow], time_)
             drive(sampler, time_, 2.05, lambda: stub.lose(1), 4.05, lambda: stub.find(1), 6.05)
             recording = sampler.recording
             ids = [d.id for d in recording.devices]
@@ -394,9 +394,9 @@ def test_nvml_that_somebody_shut_down_is_opened_again(run: Run) -> None:
         import pynvml
         stub = make()
         with stub.load_in_process():
-            time_ = FakeTime(1000.0)
+            time_ = FakeClock(1000.0)
             sources = [NvmlSource(), NvmlSlowSource()]
-            sampler = Sampler(Recording(), sources, time_, time_.wait)
+            sampler = Sampler(Recording(), sources, time_)
             def shut():
                 pynvml.nvmlShutdown()
                 pynvml.nvmlShutdown()
@@ -631,6 +631,58 @@ def test_without_the_call_all_limits_are_absent(run: Run, setting: str, reason: 
     assert "gpu_energy_joules" in read
     assert not set(read) & set(HELD)
     assert {absent[name] for name in HELD} == {reason}
+
+
+@needs_stub
+def test_energy_is_read_once_a_minute_while_it_is_only_looked_at(run: Run) -> None:
+    """The dear counter is left out between, with the same reason if it is absent, else in place.
+
+    Measuring has it in each reading at once; a GPU that was lost has it in its first one.
+    """
+    seen, there, reasons = run("""
+        stub = make(log_calls=True)
+        now = 1000.0
+        def reading(source):
+            stub.forget_calls()
+            found = records(source, lambda: now)
+            asked = len(stub.calls("nvmlDeviceGetTotalEnergyConsumption"))
+            held = [sorted(one.values) for one in found if isinstance(one, Sample)]
+            return [asked, *(["gpu_energy_joules" in names and len(names) for names in held])]
+        with stub.load_in_process():
+            source = opened(NvmlSlowSource)
+            source.looking = True
+            seen = []
+            for now in (1000.0, 1001.0, 1059.0, 1060.5, 1061.5):
+                seen.append(reading(source))
+            source.looking = False
+            seen.append(reading(source))
+            source.looking = True
+            seen.append(reading(source))
+            there = ["gpu_power_limited_seconds" in one.values
+                     for one in records(source, lambda: now)]
+            stub.lose(0)
+            seen.append(reading(source))
+            stub.find(0)
+            seen.append(reading(source))
+            source.close()
+            stub.fail("nvmlDeviceGetTotalEnergyConsumption", 3)
+            source = opened(NvmlSlowSource)
+            source.looking = True
+            reasons = []
+            for now in (2000.0, 2001.0):
+                records(source, lambda: now)
+                reasons.append(source.devices()[0].absent.get("gpu_energy_joules"))
+            source.close()
+            said(seen, there, reasons)
+    """)
+    with_energy, without = seen[0], seen[1]
+    assert with_energy[0] == 1
+    assert with_energy[1] > 1
+    assert without == [0, False]
+    assert seen[2:7] == [without, with_energy, without, with_energy, without]
+    assert there == [True]
+    assert seen[7:] == [[0], with_energy]
+    assert reasons == ["not supported by this GPU"] * 2
 
 
 # -- after a stall -----------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pytest
 
 from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, fill, recording_of, ticks
 from gpumagic import recording as module
-from gpumagic.recording import MIN_BYTES, Merged, Recording, Series
+from gpumagic.recording import MIN_BYTES, Recording, Series
 from gpumagic.sample import HOST, Device, Gap, Mark, Sample, Span
+from gpumagic.tracks import Merged
 
 
 def sample(time: float, source: str = "nvml", device: str = GPU.id, **values: float) -> Sample:

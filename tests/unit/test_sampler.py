@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,27 +10,27 @@ import textwrap
 import threading
 import time as real_time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import gpumagic
-from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, FakeClock, FakeSource, FakeTime, drive
+from fakes import GPU, HOST_DEVICE, OTHER_GPU, START, FakeClock, FakeSource, drive
 from gpumagic.clock import Clock
 from gpumagic.errors import SourceUnavailable
 from gpumagic.recording import MIN_BYTES, Recording
-from gpumagic.sample import Device, Gap
+from gpumagic.sample import Device, Gap, Sample
 from gpumagic.sampler import Sampler, Ticker
 
 
-def make(*sources: FakeSource) -> tuple[Sampler, FakeTime]:
+def make(*sources: FakeSource) -> tuple[Sampler, FakeClock]:
     """Make a sampler in fake time, whose sources see that time too."""
-    time = FakeTime()
+    time = FakeClock()
     for source in sources:
         source.clock = time
-    return Sampler(Recording(), sources, time, time.wait), time
+    return Sampler(Recording(), sources, time), time
 
 
 def real(*sources: FakeSource) -> Sampler:
@@ -44,33 +45,34 @@ def rounded(times: list[float]) -> list[float]:
 
 
 def test_deadlines_do_not_drift() -> None:
-    """After a million ticks the deadline is where a multiplication puts it."""
-    ticker = Ticker(START, 0.1)
-    now = START
+    """After a million ticks the deadline is where a multiplication puts it, and none is missed."""
+    ticker = Ticker(START, 0.1, START)
     for _ in range(1_000_000):
-        assert ticker.advance(now, 0.1) == 0
-        now = ticker.deadline
-    assert ticker.deadline == pytest.approx(START + 100_000, abs=1e-6)
+        assert ticker.advance(ticker.deadline) == 0
+    assert ticker.deadline == pytest.approx(START + 100_000.1, abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("late", "missed", "next_tick"),
-    [(0.0, 0, 1), (0.99, 0, 1), (1.0, 1, 2), (1.5, 1, 2), (2.0, 2, 3), (7.25, 7, 8)],
+    [(-0.001, 0, 2), (0.0, 0, 2), (0.99, 0, 2), (1.0, 1, 3), (1.5, 1, 3), (2.0, 2, 4),
+     (7.25, 7, 9)],
 )
 def test_missed_ticks_are_left_out(late: float, missed: int, next_tick: int) -> None:
-    """The next deadline is the first tick after now; those on the way are counted."""
-    ticker = Ticker(64.0, 1.0)
-    assert ticker.advance(64.0 + late, 1.0) == missed
+    """The next deadline is the first tick after now and after the last; others are counted."""
+    ticker = Ticker(64.0, 1.0, 64.0)
+    assert ticker.deadline == 65.0
+    assert ticker.advance(65.0 + late) == missed
     assert ticker.deadline == 64.0 + next_tick
 
 
-def test_a_new_period_counts_from_now() -> None:
-    """With another period the next deadline is one of it after now."""
-    ticker = Ticker(0.0, 10.0)
-    assert ticker.advance(3.0, 0.5) == 0
-    assert ticker.deadline == 3.5
-    assert ticker.advance(3.5, 0.5) == 0
-    assert ticker.deadline == 4.0
+@pytest.mark.parametrize("period", [0.1, 0.2, 0.25, 1.0])
+def test_a_deadline_lies_after_now_and_no_further_than_a_period(period: float) -> None:
+    """Whenever a ticker is made, its deadline is the next multiple of the period from the start."""
+    for n in range(20_000):
+        now = START + n * 0.05
+        deadline = Ticker(START, period, now).deadline
+        assert now < deadline <= now + period + 1e-6
+        assert (deadline - START) / period == pytest.approx(round((deadline - START) / period))
 
 
 def test_each_source_keeps_its_own_period() -> None:
@@ -110,7 +112,7 @@ def test_a_stall_is_counted() -> None:
 def test_a_new_period_holds_at_once() -> None:
     """A source that waits for a far deadline does not keep a shorter period waiting."""
     source = FakeSource(period_s=60.0)
-    time = FakeTime()
+    time = FakeClock()
     sampler = Sampler(Recording(), [source], Clock().now)
     sampler.start()
     assert sampler.read_now(timeout_s=5)
@@ -123,6 +125,41 @@ def test_a_new_period_holds_at_once() -> None:
     assert len(source.times) >= before + 3
     assert sampler.recording.periods == {"nvml": 0.01}
     assert time.now == START
+
+
+def test_sources_stay_in_step_when_their_periods_change() -> None:
+    """However periods have changed, what is due together is read in one wake-up."""
+    sources = [FakeSource("nvml"), FakeSource("host", period_s=1.0, devices=[HOST_DEVICE])]
+    sampler, time = make(*sources)
+
+    def change(nvml: float, host: float) -> Callable[[], None]:
+        def do() -> None:
+            sampler.set_periods({"nvml": nvml, "host": host})
+            # Only a sampler with a thread is told by itself.
+            for worker in sampler._workers:
+                worker.schedule()
+
+        return do
+
+    drive(sampler, time, 0.13, change(0.2, 0.4), 1.07, change(0.1, 1.0), 3.05)
+    nvml, host = (rounded(source.times) for source in sources)
+    assert nvml[:7] == [0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert nvml[7:] == [round(1.1 + n * 0.1, 4) for n in range(20)]
+    assert host == [0.0, 0.4, 0.8, 1.2, 2.0, 3.0]
+
+
+def test_a_longer_period_does_not_put_off_the_next_reading() -> None:
+    """The reading that was due comes when it was, and says how far it reaches from then on."""
+    source = FakeSource()
+    sampler, time = make(source)
+
+    def slower() -> None:
+        sampler.set_periods({"nvml": 5.0})
+        sampler._workers[0].schedule()
+
+    drive(sampler, time, 0.35, slower, 12)
+    assert rounded(source.times) == [0.0, 0.1, 0.2, 0.3, 0.4, 5.0, 10.0]
+    assert sampler.recording.breaks("nvml", GPU.id, START, START + 12) == []
 
 
 # -- failures --------------------------------------------------------------------------------
@@ -284,6 +321,18 @@ def test_a_sampler_is_started_once() -> None:
         sampler.start()
 
 
+def test_a_start_can_wait_for_the_first_readings() -> None:
+    """With a time to wait, each source has been read once when start returns, also in vain."""
+    good, bad = FakeSource("nvml", period_s=100), FakeSource("host", open_error=OSError("no"))
+    sampler = real(good, bad)
+    sampler.start(timeout_s=5)
+    try:
+        assert len(good.times) == 1
+        assert sampler.reasons == {"host": "OSError: no"}
+    finally:
+        sampler.stop()
+
+
 def test_stop_joins_the_thread_and_closes_the_sources() -> None:
     """After stop no thread is left, all sources are closed, and a second stop is harmless."""
     sources = [FakeSource("nvml"), FakeSource("host", devices=[HOST_DEVICE])]
@@ -323,6 +372,48 @@ def test_read_now_reads_the_named_sources() -> None:
     assert (len(nvml.times), len(host.times)) == (read[0] + 1, read[1])
     sampler.stop()
     assert not sampler.read_now(), "nothing can be read after the stop"
+
+
+def test_a_slow_reading_lets_the_quick_ones_in() -> None:
+    """Between the steps of a long reading, what comes due is read."""
+    quick, slow = FakeSource("nvml"), FakeSource("host", period_s=10.0, devices=[HOST_DEVICE])
+    sampler, time = make(quick, slow)
+
+    async def read(now: Callable[[], float]) -> AsyncIterator[Sample | Gap]:
+        for _ in range(10):
+            time.advance(0.05)
+            await asyncio.sleep(0)
+        yield Sample(now(), HOST_DEVICE.id, "host", {"host_cpu_ratio": 1.0})
+
+    slow.read = read  # type: ignore[method-assign]
+    drive(sampler, time, 0.55)
+    assert rounded(quick.times) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert sampler.stats["nvml"].missed == 0
+    assert sampler.stats["host"].slowest_s == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_source_that_waits_for_an_event_loop_fails_with_a_reason() -> None:
+    """Nothing but sleep(0) can be awaited in a reading: the reason says so."""
+    source = FakeSource()
+
+    async def read(now: Callable[[], float]) -> AsyncIterator[Sample | Gap]:
+        await asyncio.sleep(0.1)
+        yield Sample(now(), GPU.id, "nvml", {})
+
+    source.read = read  # type: ignore[method-assign]
+    sampler, time = make(source)
+    drive(sampler, time, 0.05)
+    assert sampler.reasons == {"nvml": "RuntimeError: no running event loop"}
+
+
+def test_what_is_only_looked_at_is_told_to_the_sources() -> None:
+    """set_periods passes on whether anything is measured, also where no period changes."""
+    source = FakeSource()
+    sampler, _ = make(source)
+    sampler.set_periods({}, looking=True)
+    assert source.looking
+    sampler.set_periods({"nvml": 0.1})
+    assert not source.looking
 
 
 def test_read_now_waits_no_longer_than_it_may() -> None:
@@ -368,7 +459,8 @@ def test_read_now_and_the_periodic_reading_do_not_overlap() -> None:
         thread.join()
     sampler.stop()
     assert most == 1
-    assert sampler.stats["nvml"].readings >= 90
+    # Those who ask at the same time may share a reading.
+    assert sampler.stats["nvml"].readings >= 30
 
 
 def test_processor_time_is_counted() -> None:
@@ -393,8 +485,8 @@ def test_processor_time_is_counted() -> None:
 def test_long_runs_leave_nothing_behind() -> None:
     """Thousands of readings beyond the recording's bound take no more memory."""
     source = FakeSource()
-    time = FakeTime()
-    sampler = Sampler(Recording(max_bytes=MIN_BYTES), [source], time, time.wait)
+    time = FakeClock()
+    sampler = Sampler(Recording(max_bytes=MIN_BYTES), [source], time)
     sizes: list[int] = []
 
     def weigh() -> None:

@@ -103,12 +103,50 @@ def test_the_shortest_interval_holds(session: Session) -> None:
     """Quick sources are read at the shortest interval claimed, slow ones at most once a second."""
     with session.lease("record", interval_s=5.0):
         assert periods(session) == {"nvml": 5.0, "host": 5.0}
-        with session.lease("watch"):
+        with session.lease("footers"):
             assert periods(session) == {"nvml": 0.1, "host": 1.0}
             with session.lease("profile", interval_s=0.02):
                 assert periods(session) == {"nvml": 0.02, "host": 1.0}
             assert periods(session) == {"nvml": 0.1, "host": 1.0}
         assert periods(session) == {"nvml": 5.0, "host": 5.0}
+
+
+def looking(session: Session) -> set[bool]:
+    assert session.sampler is not None
+    return {source.looking for source in session.sampler.sources}
+
+
+def test_a_watch_alone_is_served_at_a_slower_pace() -> None:
+    """While nothing is measured a watch gets what can be seen; a profile gets its own rate."""
+    names = ["nvml", "nvml_slow", "gpm", "allocator", "host", "cell"]
+    session = Session(make=lambda _: [FakeSource(name) for name in names])
+    slow = {"nvml_slow": 1.0, "host": 1.0}
+    exact = {"nvml": 0.1, "gpm": 0.2, "allocator": 0.1, "cell": 0.1, **slow}
+    seen = {"nvml": 0.2, "gpm": 0.2, "allocator": 0.2, "cell": 1.0, **slow}
+    with session.lease("watch"):
+        assert periods(session) == seen
+        assert looking(session) == {True}
+        for who in ("profile", "footers", "record"):
+            with session.lease(who):
+                assert periods(session) == exact
+                assert looking(session) == {False}
+            assert periods(session) == seen
+            assert looking(session) == {True}
+        with session.lease("watch", interval_s=0.1):
+            assert periods(session) == exact, "an interval that was asked for is kept"
+            assert looking(session) == {True}
+    session.close()
+
+
+@pytest.mark.parametrize("interval", [0.02, 0.15, 0.5, 3.0])
+def test_a_watch_keeps_the_interval_of_the_settings(session: Session, interval: float) -> None:
+    """An interval that was set is kept, be it shorter or longer than what a watch alone gets."""
+    with session.lease("watch"):
+        session.settings.interval_s = interval
+        session.refresh()
+        assert periods(session) == {"nvml": interval, "host": max(1.0, interval)}
+        with session.lease("watch", interval_s=0.04):
+            assert periods(session)["nvml"] == min(interval, 0.04)
 
 
 def test_a_shorter_interval_is_not_kept_waiting(session: Session, maker: Maker) -> None:

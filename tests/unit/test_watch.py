@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
+from traitlets import TraitError
+from traitlets.config import Config, DeferredConfigString
 
 from fakes import GPU, HOST_DEVICE, FakeSource
 from gpumagic import codec
@@ -16,6 +19,7 @@ from gpumagic.errors import SettingError
 from gpumagic.magics.watch import line_magics
 from gpumagic.sample import Mark
 from gpumagic.session import Session
+from gpumagic.settings import GpuMagic
 from gpumagic.sinks import jsonl
 from gpumagic.views import live
 from gpumagic.watch import Watch
@@ -43,6 +47,9 @@ def gpuwatch(session: Session) -> Magic:
 
 class View:
     """A live view that notes what it shows."""
+
+    behind = False
+    error = None
 
     def __init__(self, scene: Any) -> None:
         self.scenes = [scene]
@@ -253,6 +260,8 @@ def test_a_replay_in_a_terminal_is_printed_whole(
 
 
 @pytest.mark.parametrize(("line", "part"), [
+    ("--replay demo -g 0", "--replay shows the GPUs of its recording; leave out --gpus"),
+    ("--replay demo -i 1", "--replay shows the readings of its recording; leave out --interval"),
     ("--record ''", r"--record names no file; .*\$variable"),
     ("--replay ' '", r"--replay names no file; .*\$variable"),
     ("stop --record x", "stop takes no options; leave out --record"),
@@ -299,3 +308,27 @@ def test_settings_reach_the_running_view(
     gpuwatch("-w 40")
     session.settings.window_s = 20
     assert session.watch.scene().caption.startswith("last 40 s")
+
+
+@pytest.mark.parametrize(("given", "seconds", "said"), [
+    ("all", math.inf, "all"), ("10min", 600.0, "last 10 min"), ("90", 90.0, "last 90 s"),
+])
+def test_the_setting_of_the_window_is_that_of_the_option(
+    session: Session, gpuwatch: Magic, views: list[View], given: str, seconds: float, said: str
+) -> None:
+    """GpuMagic.window_s takes what -w takes, from %config as from the command line."""
+    session.settings.window_s = given
+    assert session.settings.window_s == seconds
+    gpuwatch("")
+    assert session.watch.scene().caption.startswith(said)
+    config = Config({"GpuMagic": {"window_s": DeferredConfigString(given)}})
+    assert GpuMagic(config=config).window_s == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "1", 1, "30d", None])
+def test_a_setting_that_is_no_window_is_refused(given: object) -> None:
+    """What is no window, and what is out of bounds, is an error, and the setting stays."""
+    settings = GpuMagic()
+    with pytest.raises(TraitError):
+        settings.window_s = given
+    assert settings.window_s == 60

@@ -53,6 +53,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 class Widget:
     """A view in a page that does nothing."""
 
+    behind = False
+    error = None
+
     def __init__(self, renderer: str) -> None:
         self.renderer = renderer
 
@@ -342,4 +345,4 @@ def test_status_says_what_is_shown(
     gpuwatch("-w 10min")
     capsys.readouterr()
     gpuwatch("status")
-    assert "watch: last 10 min 00 s, every 0.1 s" in capsys.readouterr().out
+    assert "watch: last 10 min 00 s, every 0.2 s" in capsys.readouterr().out
