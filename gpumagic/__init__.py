@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .magics import load_ipython_extension, unload_ipython_extension
     from .measurement import profile
     from .memory.free import free_memory
+    from .memory.report import memory_report
     from .memory.stats import allocator_stats
     from .profiles import Profile
     from .recording import Recording
@@ -28,6 +29,7 @@ _HOMES = {
     "free_memory": "memory.free",
     "load": "codec",
     "load_ipython_extension": "magics",
+    "memory_report": "memory.report",
     "on_alert": "alerts",
     "profile": "measurement",
     "save": "codec",
@@ -43,6 +45,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "mark",
+    "memory_report",
     "on_alert",
     "profile",
     "save",

@@ -140,7 +140,7 @@ class DeviceMemory:
         return tuple(holder for holder in self.holders if holder.kind in kinds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MemoryReport:
     """What holds device memory: a sequence of devices that prints as tables.
 
@@ -175,3 +175,15 @@ class MemoryReport:
         rows = [asdict(storage) for device in self.devices for storage in device.storages]
         names = [*LiveStorage.__dataclass_fields__]
         return pandas.DataFrame(rows, columns=names)
+
+    def __str__(self) -> str:
+        from ..views.memory_text import memory_text
+
+        return memory_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from ..views.memory_html import memory_html
+
+        return memory_html(self)

@@ -31,7 +31,7 @@ class Step:
     debug_gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Freed:
     """What was released and what stays.
 
@@ -59,3 +59,15 @@ class Freed:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        from ..views.memory_text import free_text
+
+        return free_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from ..views.memory_html import free_html
+
+        return free_html(self)

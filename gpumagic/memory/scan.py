@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from .grouping import Found, Key, by_size, holder_of, joined_variables, key_of, 
 from .live import Holder, LiveStorage
 from .naming import Name, Namer, name_of
 from .orphans import is_plumbing, look_behind
+from .phases import LEAST_S, walk_all, without_collector
 from .roots import Notebook
 from .tensors import TensorFacts, TensorReader, all_tensors
 
@@ -24,10 +24,6 @@ TIMEOUT_S = 0.5
 
 _AT_ONCE = 16
 _ROUNDS = 4
-# The share of the time that the user's own names may take.
-_FIRST_SHARE = 0.6
-# What a phase is given at the least: the late ones are short and matter most.
-_LEAST_S = 0.02
 # Reading the tensors themselves may take this much longer: without them nothing adds up.
 _OVERTIME_S = 0.25
 _CHECK_EVERY = 1024
@@ -67,21 +63,9 @@ def scan(
     run meanwhile. A search that is cut short still knows every tensor, but not who holds it.
     """
     search = _Search(notebook, reader, last, timeout_s, clock)
-    with _without_collector(), reader.quiet():
+    with without_collector(), reader.quiet():
         search.run()
         return search.result(count)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep the collector from running: it would free what is about to be shown."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Search:
@@ -99,7 +83,6 @@ class _Search:
         self._clock = clock
         self._begun = clock()
         self._until = self._begun + timeout_s
-        self._first_until = self._begun + timeout_s * _FIRST_SHARE
         self._walk = Walk(reader.is_tensor, reader.gradient, notebook.fences(), clock)
         self._namer = Namer(self._walk, notebook.places)
         self._found: dict[tuple[str, int], Found] = {}
@@ -110,25 +93,18 @@ class _Search:
 
     def run(self) -> None:
         """Walk from the roots in the order of HolderKind, then look at what is left."""
-        variables = self._notebook.variables()
-        mine = [root for root in variables if root.name not in self._last]
-        aside = [root for root in variables if root.name in self._last]
-        if not self._walk.walk(mine, self._first_until):
-            self._cut.append("not all that your variables hold was looked through")
-        same = {id(root.value) for root in aside}
-        for roots in (
-            list(self._notebook.running()),
-            self._notebook.own_modules(),
-            [root for root in self._notebook.displayed() if id(root.value) not in same],
-            self._notebook.tracebacks(),
-            aside,
-        ):
-            self._enter(roots)
+        self._cut += walk_all(
+            self._walk,
+            self._notebook,
+            last=self._last,
+            timeout_s=self._until - self._begun,
+            clock=self._clock,
+        )
         self._add(self._walk.targets)
         self._look_for_others()
 
     def _enter(self, roots: list[Root]) -> None:
-        if not self._walk.walk(roots, max(self._until, self._clock() + _LEAST_S)):
+        if not self._walk.walk(roots, max(self._until, self._clock() + LEAST_S)):
             self._cut.append(f"not all that a {roots[0].kind} holds was looked through")
 
     def _add(self, tensors: list[Any]) -> None:
