@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..sample import Device
 from .bins import Grid
@@ -74,15 +75,18 @@ def _label_width(row: Row) -> float:
     return text_width(row.label, LABEL) + text_width(f" {row.limit}", LIMIT)
 
 
-def _rooms(rows: Sequence[Row], lines: int) -> list[float]:
-    """Return how wide each small line under a title can be beside the labels of the rows."""
+@lru_cache(maxsize=64)
+def _rooms(labels: tuple[tuple[float, float], ...], lines: int) -> tuple[float, ...]:
+    """Return how wide each small line under a title can be beside the labels of the rows.
+
+    ``labels`` are the middles of the rows and how wide their labels are.
+    """
     rooms = []
-    first = rows[0].top + rows[0].height / 2
     for index in range(lines):
-        y = first + LINE_PITCH * (index + 1)
-        near = [r for r in rows if abs(r.top + r.height / 2 - y) < 13]
-        rooms.append(_LABEL_X - 5 - max(map(_label_width, near), default=60.0))
-    return rooms
+        y = labels[0][0] + LINE_PITCH * (index + 1)
+        near = [width for middle, width in labels if abs(middle - y) < 13]
+        rooms.append(_LABEL_X - 5 - max(near, default=60.0))
+    return tuple(rooms)
 
 
 def _title_room(row: Row) -> float:
@@ -96,9 +100,9 @@ def _beside_title(row: Row, title: Title) -> Row:
     """
     needed = max(_LEAST_TITLE, title.width)
     for limit in (row.limit, row.limit.rpartition(" ")[0], ""):
-        shorter = replace(row, limit=limit)
+        shorter = row if limit == row.limit else replace(row, limit=limit)
         if _title_room(shorter) >= needed:
-            return shorter
+            break
     return shorter
 
 
@@ -110,7 +114,8 @@ def _title(
     room = _title_room(rows[0]) - title.indent
     text = fit(title.text, TITLE, room / BOLD)
     beside = title_width(text) + 5 + text_width(torch, SMALL) <= room
-    rooms = [room - title.indent for room in _rooms(rows, 5)]
+    labels = tuple([(row.top + row.height / 2, _label_width(row)) for row in rows])
+    rooms = [room - title.indent for room in _rooms(labels, 5)]
     below = [] if beside or not torch else [torch]
     if device.kind == "gpu":
         name = short_name(device.name)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..recording import Series
 
-__all__ = ["Grid", "fill", "finite"]
+__all__ = ["Filling", "Grid", "Hole", "fill", "filling", "finite"]
 
 Hole = tuple[float, float]
 
@@ -57,7 +58,81 @@ class Grid:
 
     def place(self, time: float) -> float:
         """Return ``time`` as a fraction of the axis, held within [0, 1]."""
-        return min(1.0, max(0.0, (time - self.start) / (self.end - self.start)))
+        return min(1.0, max(0.0, (time - self.first * self.width) / (self.count * self.width)))
+
+
+class Filling(NamedTuple):
+    """How the readings of some rows go into columns, whatever their values are.
+
+    Metrics of one sample share their times, so that one filling serves them all. ``columns`` is
+    the number of columns. ``highest`` has a column and the rows whose highest goes there, from
+    the first to the one after the last; ``between`` a column, the row after it and how far that
+    column is on the way there from the row before. The columns from ``held`` to before ``until``
+    get the newest value, and those in ``empty`` none. ``last`` is the column of the newest
+    reading, which may lie outside, and ``resume`` the time of the newest reading left of it.
+    """
+
+    columns: int
+    highest: tuple[tuple[int, int, int], ...]
+    between: tuple[tuple[int, int, float], ...]
+    held: int
+    until: int
+    empty: tuple[int, ...]
+    last: int
+    resume: float | None
+
+    def of(self, series: Series) -> tuple[float | None, ...]:
+        """Put the values of the rows into their columns."""
+        columns: list[float | None] = [None] * self.columns
+        values = series.highs
+        for column, begin, end in self.highest:
+            value, known = max(values[begin:end]), columns[column]
+            columns[column] = value if known is None or known < value else known
+        for column, row, share in self.between:
+            before = values[row - 1]
+            columns[column] = before + share * (values[row] - before)
+        for column in range(self.held, self.until):
+            columns[column] = series.values[-1]
+        for column in self.empty:
+            columns[column] = None
+        return tuple(columns)
+
+
+def filling(
+    times: Sequence[float],
+    starts: Sequence[float],
+    grid: Grid,
+    *,
+    reach: float,
+    until: float,
+    holes: Sequence[Hole] = (),
+) -> Filling:
+    """Say how rows with some times, oldest first, go into columns; see :func:`fill`."""
+    highest: list[tuple[int, int, int]] = []
+    between: list[tuple[int, int, float]] = []
+    count = len(times)
+    begin = column = held = last = 0
+    resume = None
+    while begin < count:
+        column = grid.column(times[begin])
+        end = _end_of_column(times, begin, column, grid)
+        if 0 <= column < grid.count:
+            highest.append((column, begin, end))
+        if starts[begin] < times[begin]:
+            # Of the rows that end in a column only the first can begin to the left of it. Its
+            # value goes into the columns from its start on.
+            left = range(max(0, grid.column(starts[begin])), min(column, grid.count))
+            highest += [(number, begin, begin + 1) for number in left]
+        if end < count:
+            between += _between(times[end - 1], starts[end], end, grid, reach, holes)
+            resume = times[end - 1]
+        begin = end
+    if count and until - times[-1] <= reach:
+        held, last = max(0, column + 1), min(grid.count, grid.column(until) + 1)
+    return Filling(
+        grid.count, tuple(highest), tuple(between), held, last, tuple(_empty(grid, holes)),
+        column, resume,
+    )
 
 
 def fill(
@@ -77,30 +152,8 @@ def fill(
     in one of ``holes``, are ``None``.
     """
     series = finite(points)
-    times, starts, values = series.times, series.starts, series.highs
-    columns: list[float | None] = [None] * grid.count
-    begin, count = 0, len(times)
-    while begin < count:
-        column = grid.column(times[begin])
-        end = _end_of_column(times, begin, column, grid)
-        if 0 <= column < grid.count:
-            highest, before = max(values[begin:end]), columns[column]
-            columns[column] = highest if before is None else max(before, highest)
-        if starts[begin] < times[begin]:
-            # Of the rows that end in a column only the first can begin to the left of it.
-            _spread(starts[begin], column, values[begin], grid, columns)
-        if end < count:
-            _join(times, starts, values, end, grid, columns, reach, holes)
-        begin = end
-    if times:
-        _hold((times[-1], series.values[-1]), grid, columns, reach, until)
-    for start, end_of_hole in holes:
-        first = max(0, grid.column(start))
-        last = min(grid.count - 1, grid.column(min(end_of_hole, grid.end)))
-        for number in range(first, last + 1):
-            if start < grid.middle(number) < end_of_hole:
-                columns[number] = None
-    return tuple(columns)
+    how = filling(series.times, series.starts, grid, reach=reach, until=until, holes=holes)
+    return how.of(series)
 
 
 def finite(points: Series | Iterable[tuple[float, float]]) -> Series:
@@ -109,15 +162,6 @@ def finite(points: Series | Iterable[tuple[float, float]]) -> Series:
         return points.finite()
     pairs = list(points)
     return Series("", "", [time for time, _ in pairs], [value for _, value in pairs]).finite()
-
-
-def _spread(
-    start: float, last: int, value: float, grid: Grid, columns: list[float | None]
-) -> None:
-    """Give a merged row's value to the columns from its start to the one before its last."""
-    for column in range(max(0, grid.column(start)), min(last, grid.count)):
-        known = columns[column]
-        columns[column] = value if known is None else max(known, value)
 
 
 def _end_of_column(times: Sequence[float], begin: int, column: int, grid: Grid) -> int:
@@ -132,37 +176,25 @@ def _end_of_column(times: Sequence[float], begin: int, column: int, grid: Grid) 
     return end
 
 
-def _join(
-    times: Sequence[float],
-    starts: Sequence[float],
-    values: Sequence[float],
-    index: int,
-    grid: Grid,
-    columns: list[float | None],
-    reach: float,
-    holes: Sequence[Hole],
-) -> None:
-    """Fill the columns between a reading and the one before it."""
-    time0, time1 = times[index - 1], starts[index]
-    if time1 - time0 < grid.width or time1 - time0 > reach:
+def _between(
+    time0: float, time1: float, row: int, grid: Grid, reach: float, holes: Sequence[Hole]
+) -> Iterator[tuple[int, int, float]]:
+    """Yield the columns between a row and the one before it, if they can be joined."""
+    length = time1 - time0
+    if length < grid.width or length > reach:
         return
     if any(start < time1 and end > time0 for start, end in holes):
         return
     first = max(0, grid.column(time0) + 1)
     for column in range(first, min(grid.count, grid.column(time1))):
-        share = (grid.middle(column) - time0) / (time1 - time0)
-        columns[column] = values[index - 1] + share * (values[index] - values[index - 1])
+        yield column, row, (grid.middle(column) - time0) / length
 
 
-def _hold(
-    newest: tuple[float, float],
-    grid: Grid,
-    columns: list[float | None],
-    reach: float,
-    until: float,
-) -> None:
-    time, value = newest
-    if until - time <= reach:
-        for column in range(max(0, grid.column(time) + 1), grid.column(until) + 1):
-            if column < grid.count:
-                columns[column] = value
+def _empty(grid: Grid, holes: Sequence[Hole]) -> Iterator[int]:
+    """Yield the columns that have their middle in a hole."""
+    for start, end in holes:
+        first = max(0, grid.column(start))
+        last = min(grid.count - 1, grid.column(min(end, grid.end)))
+        for column in range(first, last + 1):
+            if start < grid.middle(column) < end:
+                yield column

@@ -7,20 +7,20 @@ meanwhile changes nothing in a finished column: it was made of the readings them
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..recording import Series
-from .bins import Grid, Hole, fill
+from ..throttling import Runs
+from .bins import Filling, Grid, Hole, filling
 
 __all__ = ["ColumnCache", "Columns"]
 
 Columns = tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
+class _Finished(NamedTuple):
     """The finished columns of a layer, from the one numbered ``first`` on.
 
     ``resume`` is the time of the last reading in them, to which the next one can be joined;
@@ -42,6 +42,26 @@ class _Finished:
             and self.until <= until
             and self.first <= grid.first < self.first + len(self.columns)
             and self.resume >= grid.start - reach
+        )
+
+
+class _Rows(NamedTuple):
+    """All that it depends on how readings go into the columns from the one at ``begin`` on."""
+
+    times: Sequence[float]
+    starts: Sequence[float]
+    grid: Grid
+    begin: int
+    reach: float
+    until: float
+    holes: Sequence[Hole]
+
+    def filling(self) -> Filling:
+        """Find out how they go there."""
+        grid = self.grid
+        rest = Grid(grid.first + self.begin, grid.count - self.begin, grid.width)
+        return filling(
+            self.times, self.starts, rest, reach=self.reach, until=self.until, holes=self.holes
         )
 
 
@@ -69,11 +89,16 @@ class _Mapped(NamedTuple):
 
 
 class ColumnCache:
-    """The finished columns of one view of one recording; it belongs to one thread at a time."""
+    """The finished columns of one view of one recording; it belongs to one thread at a time.
+
+    ``runs`` is what limits did to each device.
+    """
 
     def __init__(self) -> None:
+        self.runs: defaultdict[str, Runs] = defaultdict(Runs)
         self._finished: dict[Hashable, _Finished] = {}
         self._mapped: dict[Hashable, _Mapped] = {}
+        self._filled: dict[Hashable, tuple[_Rows, Filling]] = {}
 
     def columns(
         self,
@@ -84,11 +109,12 @@ class ColumnCache:
         reach: float,
         until: float,
         holes: Sequence[Hole] = (),
+        source: Hashable = None,
     ) -> tuple[Columns, tuple[float, float] | None]:
         """Return a layer's columns as :func:`fill` makes them, and its newest reading.
 
         ``points`` gives the readings from a time on up to ``until``, all of them numbers. The
-        layer is known by ``key``.
+        layer is known by ``key``; those with one ``source`` have most often been read together.
         """
         known = self._finished.pop(key, None)
         if known is not None and known.serves(grid, reach, until):
@@ -99,16 +125,22 @@ class ColumnCache:
             # A column at the left end can lie between a reading outside of the window and one
             # inside.
             found = points(grid.start - reach)
-        rest = Grid(grid.first + len(kept), grid.count - len(kept), grid.width)
-        columns = kept + fill(found, rest, reach=reach, until=until, holes=holes)
+        rows = _Rows(found.times, found.starts, grid, len(kept), reach, until, holes)
+        # What goes where is found out once for all layers with the same times.
+        before = self._filled.get(source)
+        if before is not None and before[0] == rows:
+            how = before[1]
+        else:
+            how = rows.filling()
+            self._filled[source] = rows, how
+        columns = kept + how.of(found)
         if not found:
             return columns, None
         # The column of the newest reading can still get a higher one.
-        finished = min(grid.count, grid.column(found.times[-1]))
-        resume = next((t for t in reversed(found.times) if grid.column(t) < finished), None)
-        if finished > 0 and resume is not None:
+        finished = min(grid.count, len(kept) + how.last)
+        if finished > 0 and how.resume is not None:
             self._finished[key] = _Finished(
-                grid.first, columns[:finished], resume, until, grid.width, reach
+                grid.first, columns[:finished], how.resume, until, grid.width, reach
             )
         return columns, (found.times[-1], found.values[-1])
 

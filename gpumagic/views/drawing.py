@@ -17,6 +17,7 @@ from .drawn_words import (
 )
 from .events import OOM
 from .parts import Panel, Row, Scene, Trace
+from .rows import LEAST_STRETCH
 from .shapes import (
     MIDDLE_OVER_OUTER,
     OPACITY,
@@ -30,6 +31,8 @@ from .shapes import (
 )
 
 __all__ = ["fixed_shapes", "moving_shapes", "shapes", "trace_shapes"]
+
+Heights = tuple[float | None, ...]
 
 _NOTCH = 5.0
 _SAME_PLACE = 0.02
@@ -111,7 +114,7 @@ def _dot(row: Row) -> Iterator[Shape]:
 def _held(row: Row) -> Iterator[Shape]:
     for part in row.limited:
         left, right = row.panel.x(part.x0), row.panel.x(part.x1)
-        yield Box(left, row.top - 1.5, max(right - left, 1.5), 3, "limit")
+        yield Box(left, row.top - 1.5, max(right - left, LEAST_STRETCH), 3, "limit")
 
 
 def _bottom(scene: Scene, panel: Panel) -> float:
@@ -143,8 +146,7 @@ def _edges(scene: Scene) -> Iterator[Shape]:
     """Yield the edges of cells, which run through the timeline and behind its areas."""
     edges = sorted({b.x0 for b in scene.bands if b.opens} | {b.x1 for b in scene.bands if b.closes})
     for panel in scene.panels if edges else ():
-        rows = sorted((row for row in scene.rows if row.panel == panel), key=lambda r: r.top)
-        areas = [(row, [t.heights for t in row.traces if t.style != "line"]) for row in rows]
+        areas = sorted(_areas(scene, panel), key=lambda area: area[0].top)
         stretches = _heights(scene, panel)
         drawn: list[tuple[Point, Point]] = []
         for edge in edges:
@@ -152,15 +154,24 @@ def _edges(scene: Scene) -> Iterator[Shape]:
             column = min(scene.columns - 1, int(edge * scene.columns))
             for top, bottom in stretches:
                 for row, heights in areas:
-                    filled = row.height * max((h[column] or 0.0 for h in heights), default=0.0)
-                    if filled > 0 and top <= row.top < bottom:
-                        end = row.top + row.height
-                        drawn.append(((x, top), (x, end - filled)))
-                        top = end
+                    if top <= row.top < bottom:
+                        highest = max([column_heights[column] or 0.0 for column_heights in heights])
+                        if highest > 0:
+                            end = row.top + row.height
+                            drawn.append(((x, top), (x, end - row.height * highest)))
+                            top = end
                 if top < bottom:
                     drawn.append(((x, top), (x, bottom)))
         if drawn:
             yield Stroke(tuple(drawn), "hair", 1)
+
+
+def _areas(scene: Scene, panel: Panel) -> Iterator[tuple[Row, list[Heights]]]:
+    """Yield the rows of a panel that have areas, with the heights of those."""
+    for row in scene.rows:
+        heights = [trace.heights for trace in row.traces if trace.style != "line"]
+        if heights and row.panel == panel:
+            yield row, heights
 
 
 def _marks(scene: Scene) -> Iterator[Shape]:

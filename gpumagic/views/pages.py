@@ -159,6 +159,22 @@ class _Held:
         )
 
 
+class _Seen(NamedTuple):
+    """What pages were last drawn from, or found to show: the columns from ``first`` to ``end``."""
+
+    first: int
+    end: int
+    heights: tuple[Heights, ...]
+
+    def goes_on_from(self, before: _Seen) -> bool:
+        """Tell whether all columns that were seen before are as they were, but for those gone."""
+        gone, kept = self.first - before.first, before.end - self.first
+        return gone >= 0 and len(self.heights) == len(before.heights) and all(
+            then[gone : gone + kept] == now[:kept]
+            for then, now in zip(before.heights, self.heights, strict=True)
+        )
+
+
 class Ring:
     """The book of a view's pages: what each of them shows, and which have to be drawn."""
 
@@ -166,6 +182,7 @@ class Ring:
         self._columns = layout.columns
         self._held: list[_Held | None] = [None] * layout.pages
         self._places: tuple[object, ...] = ()
+        self._seen = _Seen(0, 0, ())
         self._shown = _FIRST_TURN
 
     def turn(self, scene: Scene, series: Sequence[Series]) -> tuple[list[Due], View]:
@@ -182,10 +199,15 @@ class Ring:
         if places != self._places:
             self._places = places
             self._held = [None] * count
+        # A column more than the pages hold, as in what each of them was drawn from.
+        seen = _Seen(first, over * COLUMNS + 1, tuple([s.heights for s in series]))
+        same, self._seen = seen.goes_on_from(self._seen), seen
         due = []
         fresh = False
         for page in range(first // COLUMNS, over):
             slot = page % count
+            if same and (known := self._held[slot]) is not None and known.page == page:
+                continue
             low = page * COLUMNS - first
             # A column more on either side joins the lines of neighbours.
             start = max(low - 1, 0)

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from statistics import median
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from ..coverage import merge
+from ..coverage import length, merge
 from ..metrics import METRICS
-from ..recording import REACH_PERIODS, Recording, Series
-from ..sample import Device, Gap
+from ..sample import Device
 from ..throttling import held_back
-from .bins import Grid, Hole, finite
-from .column_cache import ColumnCache
+from .bins import Hole
+from .layers import LayerReading, View, read_layer, source_of
 from .strips import Layer, Strip
 
-__all__ = ["LayerReading", "Reading", "View", "elapsed", "holes_of", "read", "source_of"]
-
-_STALE = 3.0
-"""Periods after which a reading is no longer the present one."""
+__all__ = ["Reading", "elapsed", "read"]
 
 _NEAR_S = 30.0
 
-_STALE_FLOOR_S = 1.0
-"""A tick or two that came late behind a busy cell is no news."""
 
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Which part of a recording is looked at.
-
-    ``until`` is the newest time that counts: now, while ``live``. ``reasons`` says for a metric
-    or a source why it is missing, where neither its device nor a gap does. ``cache`` is that of
-    the last view of this recording, if there was one. ``shares`` tells other processes and
-    workers apart from the rest. ``gaps`` are the recording's gaps in the view. ``held`` keeps
-    what limits did to each device: power and temperature both ask for it.
-    """
-
-    recording: Recording
-    grid: Grid
-    until: float
-    live: bool
-    reasons: Mapping[str, str]
-    cache: ColumnCache = field(default_factory=ColumnCache)
-    shares: bool = True
-    gaps: Sequence[Gap] = ()
-    held: dict[str, Mapping[str, tuple[Hole, ...]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerReading:
-    """One layer: the metric that was read, its columns, and its present value if it has one."""
-
-    layer: Layer
-    metric: str
-    columns: tuple[float | None, ...]
-    present: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A strip's layers, what is missing, and where a limit held work back (in epoch seconds).
 
     ``top`` is the ceiling that the device gives, or ``None``. ``counted`` is the word for the
@@ -98,102 +56,6 @@ def elapsed(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def source_of(metric: str) -> str:
-    """Name the source of a metric, or nothing if METRICS does not know it."""
-    row = METRICS.get(metric)
-    return row.source if row is not None else ""
-
-
-def holes_of(view: View, source: str, device: str) -> tuple[Hole, ...]:
-    """List the gaps of a source as seen by one device, joined, open ones without an end."""
-    return merge(
-        (gap.start, math.inf if gap.end is None else gap.end)
-        for gap in view.gaps
-        if gap.source == source and gap.device in (None, device)
-    )
-
-
-def _unjoined(view: View, source: str, device: str, metric: str) -> Iterator[Hole]:
-    """Yield the columns between readings that were too far apart when they were taken.
-
-    The columns of the readings themselves are left out: what was read stays.
-    """
-    grid = view.grid
-    for before, after in view.recording.breaks(
-        source, device, grid.start, view.until, metric=metric
-    ):
-        start = (grid.first + grid.column(before) + 1) * grid.width
-        end = math.inf
-        if math.isfinite(after):
-            end = (grid.first + grid.column(after)) * grid.width
-        if start < end:
-            yield start, end
-
-
-def _reach(view: View, source: str, device: str, period: float) -> float:
-    """Return how far a reading can reach at most; breaks say where it does not."""
-    return REACH_PERIODS * (view.recording.longest_period(source, device) or period)
-
-
-def _period(view: View, metric: str, device: str) -> float:
-    known = view.recording.periods.get(source_of(metric))
-    if known is not None:
-        return known
-    series = view.recording.series(metric, device, view.grid.start, view.until)
-    # Between the last reading of one row and the first of the next.
-    between = zip(series.times, series.starts[1:], strict=False)
-    return median(b - a for a, b in between) if len(series) > 2 else 1.0
-
-
-def _sum(view: View, metrics: Sequence[str], device: str, start: float) -> Series:
-    """Return the numbers that some metrics, read together, add up to; the first has to be there.
-
-    Of merged readings, the highest sum is given as the sum of the highest: it is not above that.
-    """
-    found = finite(view.recording.series(metrics[0], device, start, view.until))
-    for other in metrics[1:]:
-        # Metrics that are added up come from one sample and share its time.
-        added = view.recording.series(other, device, start, view.until)
-        more = dict(added)
-        merged = found.merged
-        if merged is not None:
-            most = dict(zip(added.times, added.highs, strict=True))
-            merged = replace(merged, highs=[
-                high + most.get(time, 0.0)
-                for time, high in zip(found.times, merged.highs, strict=True)
-            ])
-        values = [
-            value + more.get(time, 0.0)
-            for time, value in zip(found.times, found.values, strict=True)
-        ]
-        found = finite(replace(found, values=values, merged=merged))
-    return found
-
-
-def _read_layer(view: View, layer: Layer, device: str) -> tuple[LayerReading, float | None]:
-    """Read a layer; return it and the time of its newest reading."""
-    alternatives = [layer.metrics] if layer.combine == "sum" else [(m,) for m in layer.metrics]
-    for metrics in alternatives:
-        metric = metrics[0]
-        source = source_of(metric)
-        period = _period(view, metric, device)
-        reach = _reach(view, source, device, period)
-        columns, newest = view.cache.columns(
-            (device, metrics), partial(_sum, view, metrics, device), view.grid,
-            reach=reach, until=view.until,
-            holes=merge(
-                [*holes_of(view, source, device), *_unjoined(view, source, device, metric)]
-            ),
-        )
-        if newest is not None:
-            break
-    if newest is None:
-        return LayerReading(layer, metric, columns, None), None
-    time, value = newest
-    stale = view.live and view.until - time > max(_STALE * period, _STALE_FLOOR_S)
-    return LayerReading(layer, metric, columns, None if stale else value), time
-
-
 def _missing(view: View, device: Device, reading: LayerReading, newest: float | None) -> str:
     """Say why a layer has no present value."""
     for metric in reversed(reading.layer.metrics):
@@ -220,7 +82,9 @@ def _limits(
 ) -> tuple[tuple[Hole, ...], tuple[str, str] | None]:
     """Find where limits of a kind held work back; return that and the words for it."""
     if device not in view.held:
-        view.held[device] = held_back(view.recording, device, view.grid.start, view.until)
+        view.held[device] = held_back(
+            view.recording, device, view.grid.start, view.until, view.cache.runs[device]
+        )
     held = {
         name: stretches
         for name, stretches in view.held[device].items()
@@ -229,7 +93,7 @@ def _limits(
     if not held:
         return (), None
     stretches = merge([stretch for found in held.values() for stretch in found])
-    total = sum(end - start for start, end in stretches)
+    total = length(stretches)
     word = "at the cap" if "power cap" in held else next(iter(held))
     if kind == "thermal":
         word = "throttled"
@@ -277,7 +141,7 @@ def read(view: View, device: Device, strip: Strip) -> Reading:
     if strip.name == "cpu":
         parts[-1], counted = _processes(view, device.id, parts[-1])
     for index, layer in enumerate(parts):
-        reading, newest = _read_layer(view, layer, device.id)
+        reading, newest = read_layer(view, layer, device.id)
         if index == 0:
             if reading.present is None:
                 missing = _missing(view, device, reading, newest)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from .bins import Grid
 from .column_cache import ColumnCache, Columns
+from .layers import LayerReading
 from .parts import Detail, Panel, Row, Stretch, Trace
 from .readings import Reading
 from .strips import scale_of
 from .wording import clean
 
-__all__ = ["About", "Place", "Readings", "row_at", "said_once", "zoom_of"]
+__all__ = ["LEAST_STRETCH", "About", "Place", "Readings", "row_at", "said_once", "zoom_of"]
 
 About = frozenset[tuple[str, str]]
 Readings = Sequence[Sequence[Reading]]
 
+LEAST_STRETCH = 1.5
+"""How wide a stretch of a limit is drawn at least, and how far from the next one, in pixels."""
+
 _SMALLEST_ZOOM = 1 / 64
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a row goes; the fields are those of :class:`Row`."""
 
     panel: Panel
@@ -37,8 +42,11 @@ def zoom_of(readings: Readings) -> float:
 
     It is 1 until every peak is below an eighth, then the power of two that still holds them.
     """
-    peaks = [r.peak / r.top for group in readings for r in group if r.strip.zoom and r.top]
-    highest = max(peaks, default=1.0)
+    zoomed = [(r, r.top) for group in readings for r in group if r.strip.zoom and r.top]
+    # Most often the present says it, and the past need not be looked through.
+    if any((r.layers[0].present or 0.0) >= top / 8 for r, top in zoomed):
+        return 1.0
+    highest = max((r.peak / top for r, top in zoomed), default=1.0)
     if not 0 < highest < 1 / 8:
         return 1.0
     return float(max(_SMALLEST_ZOOM, 2.0 ** math.ceil(math.log2(highest))))
@@ -54,15 +62,21 @@ def _round_up(value: float) -> float:
 
 def _ceiling(reading: Reading, zoom: float) -> tuple[float, str]:
     """Return the value at the top of a strip, in base units, and the words for it."""
-    strip, scale = reading.strip, scale_of(reading.strip.metric)
+    strip = reading.strip
     if reading.top is None:
+        scale = scale_of(strip.metric)
         if reading.peak <= 0:
             return 1 / scale.factor, scale.unit
         top = _round_up(reading.peak * scale.factor) / scale.factor
-        return top, f"top {scale.limit(top)}"
+        return top, _limit("top {}", strip.metric, top)
     if strip.zoom and zoom < 1:
-        return reading.top * zoom, f"top {scale.limit(reading.top * zoom)}"
-    return reading.top, strip.limit.format(scale.limit(reading.top))
+        return reading.top * zoom, _limit("top {}", strip.metric, reading.top * zoom)
+    return reading.top, _limit(strip.limit, strip.metric, reading.top)
+
+
+@lru_cache
+def _limit(words: str, metric: str, top: float) -> str:
+    return words.format(scale_of(metric).limit(top))
 
 
 def _details(reading: Reading) -> tuple[Detail, ...]:
@@ -124,13 +138,19 @@ def _drawn_with_others(
     return there, *(_heights(columns, ceiling) for columns in (whole, ours, *nested))
 
 
+def _told(foreign: LayerReading) -> bool:
+    """Tell whether others have a share worth telling in any column."""
+    highest = max(filter(None, foreign.columns), default=0.0)
+    return highest > 0 and highest >= foreign.layer.floor
+
+
 def _traces(
     reading: Reading, ceiling: float, grid: Grid, cache: ColumnCache
 ) -> tuple[Trace, ...]:
     """Return what is painted, in that order."""
     key = (reading.device.id, reading.strip.name)
     own = [x for x in reading.layers if x.layer.style != "other"]
-    foreign = next((x for x in reading.layers if x.layer.style == "other"), None)
+    foreign = next((x for x in reading.layers if x.layer.style == "other" and _told(x)), None)
     columns = [x.columns for x in own]
     found: list[Trace] = []
     heights: Sequence[Columns]
@@ -150,6 +170,22 @@ def _traces(
     return tuple(found)
 
 
+def _limited(reading: Reading, grid: Grid, panel: Panel) -> tuple[Stretch, ...]:
+    """Place the stretches in which a limit held work back.
+
+    Those between which nothing could be seen are one: there are no more than columns.
+    """
+    least = LEAST_STRETCH / (panel.x1 - panel.x0)
+    found: list[tuple[float, float]] = []
+    for start, end in reading.limited:
+        x0, x1 = grid.place(start), grid.place(end)
+        if found and x0 - max(found[-1][1], found[-1][0] + least) < least:
+            found[-1] = found[-1][0], x1
+        else:
+            found.append((x0, x1))
+    return tuple([Stretch(x0, x1) for x0, x1 in found])
+
+
 def row_at(
     reading: Reading, place: Place, grid: Grid, zoom: float, about: About, cache: ColumnCache
 ) -> Row:
@@ -164,7 +200,7 @@ def row_at(
         value="" if present is None else scale.number(present),
         bold=(device, name) in about, details=_details(reading),
         missing=None if reading.missing is None else clean(reading.missing),
-        limited=tuple(Stretch(grid.place(a), grid.place(b)) for a, b in reading.limited),
+        limited=_limited(reading, grid, place.panel),
         ceiling=ceiling, panel=place.panel, top=place.top, height=place.height,
         value_x=place.value_x, detail_x=place.detail_x,
     )

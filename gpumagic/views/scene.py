@@ -16,6 +16,7 @@ from .axis import Axis
 from .bins import Grid
 from .column_cache import ColumnCache
 from .events import events_of
+from .layers import View, source_of
 from .parts import (
     Band,
     Block,
@@ -34,7 +35,7 @@ from .parts import (
     Tick,
     Trace,
 )
-from .readings import Reading, View, read, source_of
+from .readings import Reading, read
 from .strips import DEFAULT_STRIPS, STRIPS, Strip
 from .table import columns_of_table, table_of
 from .timeline import lay

@@ -1,11 +1,13 @@
-"""The shapes that a drawing is made of; lengths are CSS pixels."""
+"""The shapes that a drawing is made of; lengths are CSS pixels.
+
+They are tuples: a live view makes a hundred of them for each update, and compares them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = ["MIDDLE_OVER_OUTER", "OPACITY", "Area", "Box", "Dot", "Ink", "Paint", "Point", "Run",
            "Shape", "Stroke", "Text"]
@@ -23,8 +25,7 @@ MIDDLE_OVER_OUTER = (OPACITY["middle"] - OPACITY["outer"]) / (1 - OPACITY["outer
 """How opaque the middle part is painted where it lies over the outer one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A piece of text in one style; ``gap`` is the room before it, in pixels."""
 
     text: str
@@ -35,8 +36,7 @@ class Run:
     gap: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Runs on one baseline; ``x`` is their left edge, middle or right edge."""
 
     x: float
@@ -45,8 +45,7 @@ class Text:
     anchor: Literal["start", "middle", "end"] = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A filled rectangle."""
 
     x: float
@@ -57,8 +56,7 @@ class Box:
     opacity: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(NamedTuple):
     """Filled stretches between a baseline and points; each of them stands alone.
 
     A stretch that comes back to the place of its first point encloses its area by itself.
@@ -73,8 +71,7 @@ class Area:
     paint: Paint = "use"
 
 
-@dataclass(frozen=True, slots=True)
-class Stroke:
+class Stroke(NamedTuple):
     """Lines through points; each of them stands alone."""
 
     stretches: tuple[tuple[Point, ...], ...]
@@ -83,8 +80,7 @@ class Stroke:
     dotted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """A disc, or a ring if ``hollow``."""
 
     x: float

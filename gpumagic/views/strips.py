@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -147,6 +148,7 @@ _SCALES: Mapping[str, Scale] = {
 }
 
 
+@lru_cache
 def scale_of(metric: str) -> Scale:
     """Return the one unit in which a strip of this metric writes all its figures."""
     return _SCALES.get(METRICS[metric].unit, Scale(1, 0, ""))

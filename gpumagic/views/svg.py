@@ -170,6 +170,19 @@ def _element(shape: Shape, theme: Theme) -> str:
             return _box(shape)
 
 
+@lru_cache(maxsize=2048)
+def _kept(shape: Text | Box | Dot, theme: Theme) -> tuple[str, str]:
+    """Write a shape that is likely to be there again in the next update, and its group."""
+    return _group(shape, theme), _element(shape, theme)
+
+
+def _written(shape: Shape, theme: Theme) -> tuple[str, str]:
+    """Return the attributes that a shape shares with its neighbours, and its element."""
+    if isinstance(shape, (Text, Box, Dot)):
+        return _kept(shape, theme)
+    return _group(shape, theme), _element(shape, theme)
+
+
 def body(drawn: Iterable[Shape], theme: Theme = "auto") -> str:
     """Write shapes as groups that share their attributes.
 
@@ -179,14 +192,14 @@ def body(drawn: Iterable[Shape], theme: Theme = "auto") -> str:
     texts: dict[str, list[str]] = {}
     before = ""
     for shape in drawn:
-        style = _group(shape, theme)
+        style, element = _written(shape, theme)
         if isinstance(shape, Text):
-            texts.setdefault(style, []).append(_text(shape, theme))
+            texts.setdefault(style, []).append(element)
             continue
         if style != before:
             parts.append(f"{'</g>' if before else ''}<g {style}>")
             before = style
-        parts.append(_element(shape, theme))
+        parts.append(element)
     if before:
         parts.append("</g>")
     for style in sorted(texts):

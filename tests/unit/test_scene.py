@@ -245,6 +245,32 @@ def test_throttling_stands_on_the_ceiling() -> None:
     assert row(drawn, "util").limited == ()
 
 
+@pytest.mark.parametrize("layout", ["rows", "table"])
+def test_throttling_that_comes_and_goes_is_few_shapes(layout: str) -> None:
+    """Stretches that nobody could tell apart are one: no more than columns; words count each."""
+    recording = empty(gpu())
+    recording.periods["nvml"] = 2.0
+    for step in range(3600):
+        bits = 4.0 if step % 10 == 0 and not 1200 <= step < 2400 else 0.0
+        feed(
+            recording, "GPU-0", "nvml", start=NOW - 7200 + 2 * step, end=NOW - 7198 + 2 * step,
+            every=2.0, gpu_power_watts=600.0, gpu_clock_event_reasons_state=bits,
+        )
+    drawn = scene(recording, start=NOW - 7200, layout=layout, strips=("power",))
+    power = row(drawn, "power")
+    (detail,) = power.details
+    assert detail.label == "at the cap"
+    assert detail.text.startswith("7 min 5")  # 240 readings, but for the oldest column's
+    assert 1 < len(power.limited) <= drawn.columns
+    # All of the two outer thirds, nothing between.
+    assert sum(s.x1 - s.x0 for s in power.limited) == pytest.approx(2 / 3, abs=0.02)
+    assert not any(0.35 < x < 0.65 for s in power.limited for x in (s.x0, s.x1))
+    for window in (3600, 1200, 400, 100):
+        near = row(scene(recording, start=NOW - window, layout=layout), "power").limited
+        assert len(near) <= drawn.columns
+    assert len(near) == 5
+
+
 @pytest.mark.parametrize(
     ("used", "ceiling", "limit"),
     [

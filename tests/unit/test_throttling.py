@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from fakes import GPU, START, fill, recording_of, ticks
 from gpumagic.figures import Throttling
-from gpumagic.recording import Recording
+from gpumagic.recording import MAX_BYTES, MIN_BYTES, Recording
 from gpumagic.sample import Gap, Span
-from gpumagic.throttling import held_back, throttling_of
+from gpumagic.throttling import Runs, held_back, throttling_of
+from gpumagic.tracks import MergedSample
 
 POWER, SYNC, SOFT, HARD, BRAKE, SLOWDOWN = 0x004, 0x010, 0x020, 0x040, 0x080, 0x008
 
@@ -272,3 +274,86 @@ def test_a_lost_gpu_was_held_back_by_nothing() -> None:
     recording = show(recording_of(), (0, 2, POWER), (4, 6, 0))
     recording.add_gap(Gap(START + 2, START + 4, "nvml", GPU.id, "lost"))
     assert stretches(recording, 0, 6) == {"power cap": [(0, 2)]}
+
+
+# -- merged readings -------------------------------------------------------------------------
+
+
+def flickering(*, max_bytes: int = MAX_BYTES, counter: bool = False) -> Recording:
+    """Return an hour in which the cap held for 1 s of each 10, and heat for a half of that."""
+    recording = recording_of(max_bytes=max_bytes)
+
+    def bits(time: float) -> float:
+        tenth = round((time - START) * 10) % 100
+        return float((POWER if tenth < 10 else 0) | (SOFT if tenth < 5 else 0))
+
+    for second in range(3600):
+        fill(recording, times(second, second + 0.9), gpu_clock_event_reasons_state=bits,
+             gpu_utilization_ratio=0.5, gpu_power_watts=600)
+        if counter:
+            count(recording, [second], power=lambda t: t / 10)
+    return recording
+
+
+def seconds(stretches: Iterable[tuple[float, float]]) -> float:
+    return sum(b - a for a, b in stretches)
+
+
+@pytest.mark.parametrize("counter", [False, True])
+@pytest.mark.parametrize("start", [0, 1234.5])
+def test_merged_readings_say_for_how_long_a_reason_held(counter: bool, start: float) -> None:
+    """The time is that of the readings before they were merged, and rows are not many stretches."""
+    merged = flickering(max_bytes=MIN_BYTES, counter=counter)
+    whole = flickering(counter=counter)
+    assert merged.series("gpu_clock_event_reasons_state", GPU.id).merged is not None
+    rows = len(merged.series("gpu_clock_event_reasons_state", GPU.id, START + start))
+    there, truth = (
+        held_back(recording, GPU.id, START + start, START + 3600) for recording in (merged, whole)
+    )
+    assert there.keys() == truth.keys() == {"power cap", "thermal (software)"}
+    for reason, stretches in there.items():
+        assert seconds(stretches) == pytest.approx(seconds(truth[reason]), rel=0.02)
+        assert len(stretches) <= rows
+
+
+def test_reasons_of_a_merged_row_lie_as_they_did() -> None:
+    """What held together is drawn together, and what the last reading shows ends the row."""
+    merged, bits = recording_of(), ((0, 6), (POWER, 3), (POWER | SOFT, 1))
+    merged.append(MergedSample(
+        START + 0.9, GPU.id, "nvml", {"gpu_clock_event_reasons_state": float(POWER)}, START, 10,
+        {"gpu_clock_event_reasons_state": float(POWER | SOFT)}, bits,
+    ))
+    assert stretches(merged, 0, 1) == {"power cap": [(0.6, 1)], "thermal (software)": [(0.6, 0.7)]}
+
+
+def test_a_merged_row_is_believed_if_the_counter_grew_in_it() -> None:
+    """When in the row the reason was is not known, so the counter decides on all of it."""
+    for power, held in ((lambda t: max(t, 0.5), [(0.7, 1.2)]), (lambda t: 7.0, None)):
+        merged = recording_of()
+        merged.append(MergedSample(
+            START + 1.1, GPU.id, "nvml", {"gpu_clock_event_reasons_state": float(POWER)}, START,
+            12, {}, ((0, 7), (POWER, 5)),
+        ))
+        count(merged, [0, 0.25, 0.5, 0.6, 0.75, 1.0], power=power)
+        assert stretches(merged, 0, 1.2).get("power cap") == held
+
+
+# -- looking again and again -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_looks_again_sees_the_same(seed: int) -> None:
+    """Whatever readings do, and wherever the window goes, runs are as those of a first look."""
+    rnd, recording, runs, now = random.Random(seed), recording_of(), Runs(), 0.0
+    for _ in range(300):
+        for _ in range(rnd.randrange(6)):
+            now += rnd.choice([0.0, 0.1, 0.1, 0.1, 0.3, 2.0])
+            fill(recording, [START + now], **rnd.choice([
+                {"gpu_power_watts": 1.0},
+                {"gpu_clock_event_reasons_state": float(rnd.choice([0, 1, POWER, POWER | HARD]))},
+            ]))
+        back = rnd.choice([0.0, 0.0, 0.0, 3.0])
+        end = START + now - back + rnd.random() * 0.3
+        window = rnd.choice([10.0, 10.0, 10.0, 20.0])
+        again = held_back(recording, GPU.id, end - window, end, runs)
+        assert again == held_back(recording, GPU.id, end - window, end)
