@@ -14,6 +14,7 @@ from traitlets import TraitError
 from ..settings import GpuMagic
 from . import memory, profile, report, watch
 from .cell import CellContext, CellMagic, CellOutcome
+from .out_of_memory import OutOfMemoryPanel
 
 if TYPE_CHECKING:
     from ..footers import Footers
@@ -39,6 +40,7 @@ class Extension:
         self._footers: Footers | None = None
         self._complained = False
         self._magics: dict[str, Callable[..., Any]] = {}
+        self._panel = OutOfMemoryPanel(shell)
         self._cell = CellMagic(
             shell, "gpuprofile", begin=self._begin, end=self._end, doc=profile.CELL_HELP,
             on_cell=self._cell_began, after_cell=self._cell_ended,
@@ -85,6 +87,7 @@ class Extension:
             for name, function in module.line_magics(self).items():
                 self.shell.register_magic_function(function, "line", name)
                 self._magics[name] = self.shell.magics_manager.magics["line"][name]
+        self._panel.register()  # first: the panel stands above a footer or a report
         self._cell.register()
         atexit.register(self.unregister)
 
@@ -92,6 +95,7 @@ class Extension:
         """Take everything out again and stop what runs; harmless a second time."""
         atexit.unregister(self.unregister)
         measured = bool(self._measured)
+        self._panel.unregister()
         self._cell.unregister()
         if measured:
             print(

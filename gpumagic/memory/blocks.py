@@ -8,102 +8,21 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..devices import cuda_module
 from ..errors import SettingError
 from ..sources.allocator import is_native
-from ..units import MIB, bytes_text
+from ..units import bytes_text
 from .live import PinnedCache, Remainder
+from .segments import Block, Segment, segment_of
 from .stats import why_no_cuda
 
-__all__ = ["Block", "BlockMap", "BlockState", "Segment", "read_blocks", "write_snapshot"]
+__all__ = ["BlockMap", "read_blocks", "write_snapshot"]
 
-BlockState = str
-"""``live`` in use; ``awaited`` freed, but a stream may still use it; ``free`` in the cache."""
-
-_STATES = {
-    "active_allocated": "live",
-    "active_awaiting_free": "awaited",
-    "active_pending_free": "awaited",
-}
-_SHARED = (0, 0)
-# An expandable segment goes back in pieces of this size, counted from its begin.
-_LARGE_PIECE = 20 * MIB
-_SMALL_PIECE = 2 * MIB
 _MOST_NAMES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of a segment; ``requested`` is what was asked for, ``size`` what was given."""
-
-    address: int
-    size: int
-    requested: int
-    state: BlockState
-
-    @property
-    def end(self) -> int:
-        """The first byte behind it."""
-        return self.address + self.size
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """What torch holds from the driver in one piece, with its blocks by address.
-
-    ``private`` says that it is of a pool of its own: of a CUDA graph, or a
-    ``torch.cuda.MemPool``. The pieces of an expandable segment that are mapped in a row are one
-    Segment each; what is not mapped is in none.
-    """
-
-    device: int
-    address: int
-    size: int
-    large: bool
-    private: bool
-    expandable: bool
-    blocks: tuple[Block, ...]
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes in the cache."""
-        return sum(block.size for block in self.blocks if block.state == "free")
-
-    def live(self, freed: Collection[Block] = ()) -> tuple[Block, ...]:
-        """Return the blocks in use, but those in ``freed``."""
-        return tuple(b for b in self.blocks if b.state == "live" and b not in freed)
-
-    def returnable(self, freed: Collection[Block] = ()) -> int:
-        """Return the bytes that ``empty_cache`` could give back once some blocks are free.
-
-        It waits for the streams first, so awaited blocks count as free. A plain segment goes
-        as a whole or not at all; of an expandable one, whole pieces of 20 MiB (2 MiB in the
-        small pool) go.
-        """
-        live = self.live(freed)
-        if not live:
-            return self.size
-        if not self.expandable:
-            return 0
-        return sum(self._pieces(begin, end) for begin, end in self._gaps(live))
-
-    def _gaps(self, live: Sequence[Block]) -> Iterator[tuple[int, int]]:
-        begin = self.address
-        for block in live:
-            yield begin, block.address
-            begin = block.end
-        yield begin, self.address + self.size
-
-    def _pieces(self, begin: int, end: int) -> int:
-        piece = _LARGE_PIECE if self.large else _SMALL_PIECE
-        first = -(-(begin - self.address) // piece)
-        # The last piece is as long as what is mapped.
-        last = (end - self.address) // piece
-        return max(0, last - first) * piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +50,7 @@ class BlockMap:
     @classmethod
     def of(cls, segments: Iterable[Mapping[str, Any]]) -> BlockMap:
         """Read the segments of a snapshot of torch's."""
-        return cls(tuple(map(_segment, segments)))
+        return cls(tuple(map(segment_of, segments)))
 
     # -- sums --------------------------------------------------------------------------------
 
@@ -215,8 +134,8 @@ class BlockMap:
 
         ``names`` are those of storages by their first byte. Those come first whose release
         would return most for each byte; segments in which a live block has no name come last.
-        What is cached is ``would_return`` of nothing less what is awaited there, this, and
-        ``private_cached``. ``None`` where nothing is pinned.
+        Where no block is awaited, ``would_return`` of nothing, this and ``private_cached`` add up
+        to what is cached. ``None`` where nothing is pinned.
         """
         named: dict[Block, list[str]] = {}
         for address, name in names.items():
@@ -226,7 +145,7 @@ class BlockMap:
         pins: list[tuple[bool, float, list[str]]] = []
         total = 0
         for segment in self.of_device(device_index):
-            pinned = _pinned(segment)
+            pinned = segment.pinned_bytes()
             if not pinned:
                 continue
             total += pinned
@@ -249,39 +168,6 @@ class BlockMap:
         freed = self._blocks_at(device_index, addresses)
         shared = (s for s in self.of_device(device_index) if not s.private)
         return sum(segment.returnable(freed) for segment in shared)
-
-
-def _pinned(segment: Segment) -> int:
-    """Return the free bytes of a segment that live blocks keep from going back."""
-    if segment.private or not segment.live():
-        return 0
-    if not segment.expandable:
-        return segment.free_bytes
-    awaited = sum(block.size for block in segment.blocks if block.state == "awaited")
-    # Where awaited and free blocks share a piece that can go, it counts as of the free ones.
-    return max(0, segment.free_bytes - max(0, segment.returnable() - awaited))
-
-
-def _segment(given: Mapping[str, Any]) -> Segment:
-    address = int(given["address"])
-    blocks = []
-    at = address
-    for block in given["blocks"]:
-        # torch before 2.1 does not tell where its blocks begin: they lie in a row.
-        at = int(block.get("address", at))
-        size = int(block["size"])
-        state = _STATES.get(block["state"], "free")
-        blocks.append(Block(at, size, int(block.get("requested_size", size)), state))
-        at += size
-    return Segment(
-        int(given.get("device", 0)),
-        address,
-        int(given["total_size"]),
-        given.get("segment_type") != "small",
-        tuple(given.get("segment_pool_id", _SHARED)) != _SHARED,
-        bool(given.get("is_expandable", False)),
-        tuple(blocks),
-    )
 
 
 def read_blocks(cuda: Any) -> tuple[BlockMap | None, str]:

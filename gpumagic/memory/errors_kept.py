@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .graph import Walk, mro_of
+from .graph import Walk, is_one_of
 from .roots import Notebook
 
 __all__ = ["let_errors_go"]
 
 _TIMEOUT_S = 0.2
+
+# Those of the base class: an exception may define its own.
+_attributes: Any = BaseException.__dict__
 
 # From Python 3.11 on.
 _Group: Any = getattr(builtins, "BaseExceptionGroup", None)
@@ -33,7 +36,7 @@ def let_errors_go(notebook: Notebook) -> bool:
     for who, error in notebook.errors():
         for one in _chain(error):
             if not users.hold(one):
-                one.__traceback__ = None
+                _attributes["__traceback__"].__set__(one, None)
         if who.startswith("sys."):
             vars(sys).pop(who.removeprefix("sys."), None)
     handler = getattr(notebook.shell, "InteractiveTB", None)
@@ -49,12 +52,12 @@ def _chain(error: Any) -> Iterator[BaseException]:
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()
-        if BaseException not in mro_of(type(one)) or id(one) in seen:
+        if not _is_error(type(one)) or id(one) in seen:
             continue
         seen.add(id(one))
         yield one
-        waiting += [one.__cause__, one.__context__]
-        if _Group is not None and _Group in mro_of(type(one)):
+        waiting += [_attributes[name].__get__(one) for name in ("__cause__", "__context__")]
+        if _Group is not None and is_one_of(type(one), (_Group,)):
             waiting += _Group.exceptions.__get__(one)
 
 
@@ -72,4 +75,4 @@ class _UsersErrors:
 
 
 def _is_error(kind: type) -> bool:
-    return BaseException in mro_of(kind)
+    return is_one_of(kind, (BaseException,))

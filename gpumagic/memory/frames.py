@@ -18,7 +18,8 @@ def frame_locals(frame: FrameType) -> dict[str, Any]:
 
     Before Python 3.13 ``f_locals`` is a copy that the frame keeps, and with it the values: a
     variable deleted later would live on in it. So the copy is emptied again, unless somebody
-    else holds it (a debugger, or a function that has called ``locals()``). Empty for the frame
+    else holds it (a debugger, or a function that has called ``locals()``): then it is brought
+    up to date, as by any other who looks at the frame. Empty for the frame
     of a module or a class body: its variables are the namespace itself.
     """
     code = frame.f_code

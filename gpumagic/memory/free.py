@@ -56,6 +56,9 @@ def free(
     names = tuple(dict.fromkeys(names))
     _check(notebook, names)
     before = look(notebook, cpu=cpu, last=names, timeout_s=timeout_s)
+    if before.found is None:
+        report = before.report
+        return Freed((), report, report, dry_run, names, None, report.reason)
     if dry_run:
         return _foreseen(before, names, outputs)
     wanted = _addresses(notebook, names, cpu)
@@ -321,7 +324,7 @@ def _forget(notebook: Notebook, cpu: bool) -> None:
 
 def _empty(copy: DisplayCopy) -> None:
     if type(copy.owner) is not dict:
-        setattr(copy.owner, copy.key, "")
+        setattr(copy.owner, copy.key, None if copy.key == "result" else "")
     elif isinstance(copy.key, str) and not copy.key.strip("_"):
         copy.owner[copy.key] = ""  # as IPython begins
     else:

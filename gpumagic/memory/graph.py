@@ -7,6 +7,7 @@ no property, no ``__getattr__`` and no ``__eq__`` of anybody runs.
 from __future__ import annotations
 
 import gc
+import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from types import (
 )
 from typing import Any, Literal
 
-__all__ = ["Root", "RootKind", "Walk", "mro_of"]
+__all__ = ["Root", "RootKind", "Walk", "is_one_of", "mro_of", "name_of_type"]
 
 RootKind = Literal["variable", "frame", "module", "output", "traceback", "orphan"]
 
@@ -31,7 +32,7 @@ RootKind = Literal["variable", "frame", "module", "output", "traceback", "orphan
 class Root:
     """Where a chain of references begins: a name, and the object that it stands for.
 
-    ``where`` says more of the place, e.g. the function of a local variable; ``place`` is the
+    ``where`` says more of the place, e.g. the function of a local variable; ``cell`` is the
     number of a cell, or 0.
     """
 
@@ -45,6 +46,7 @@ class Root:
 _mro = type.__dict__["__mro__"].__get__
 _flags = type.__dict__["__flags__"].__get__
 _module = type.__dict__["__module__"].__get__
+_name = type.__dict__["__name__"].__get__
 
 _HAS_GC = 1 << 14
 _LEAF, _INNER, _TARGET, _CLASS, _FRAME = range(5)
@@ -52,10 +54,15 @@ _NEVER = (
     ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
 )
-# Containers of more objects than these are looked at after everything else, in chunks.
-_MANY = 4096
 _CHUNK = 256
-_SIZED = (list, tuple, dict, set, frozenset)
+# Containers of more objects than these are entered after everything else, the smallest first:
+# data sets are long, models are not.
+_MANY = 512
+# So many references of one chunk are worth a look at who has them.
+_SUSPECT = 16 * _CHUNK
+# How far, and through how many objects, a chunk is looked through before its objects are noted.
+_LOOK_DEEP = 3
+_LOOK_WIDE = 16 * _CHUNK
 _MOST_PARENTS = 8
 
 
@@ -65,30 +72,85 @@ def mro_of(kind: type) -> tuple[type, ...]:
     return found
 
 
-class _Kinds(dict[type, int]):
-    """What the walk does with an object of a type, worked out once for each."""
+def name_of_type(kind: type) -> str:
+    """Return a type's name without asking its metaclass."""
+    return str(_name(kind))
+
+
+def is_one_of(kind: type, bases: Iterable[type]) -> bool:
+    """Tell whether a type is, or derives from, one of some types, by identity.
+
+    ``in`` would ask the ``__eq__`` of a metaclass.
+    """
+    return any(own is base for own in _mro(kind) for base in bases)
+
+
+def _home(kind: type) -> str:
+    """Return the name of the module that a class says it is of, or an empty text."""
+    try:
+        name = _module(kind)
+    except AttributeError:
+        return ""
+    return name if type(name) is str else ""
+
+
+class _Kinds:
+    """What the walk does with objects of a type, worked out once for each.
+
+    Types are known by their ids: a metaclass may have a ``__hash__`` or ``__eq__`` of its own.
+    """
 
     def __init__(self, is_target: Callable[[type], bool]) -> None:
-        super().__init__()
         self._is_target = is_target
+        self._types: list[type] = []  # kept, so that no id is used twice
+        self.by_id: dict[int, int] = {}
+        self.leaves: set[int] = set()
+        self.passed: set[int] = set()  # neither leaves, nor anything that has to be noted
 
-    def __missing__(self, kind: type) -> int:
-        value = self[kind] = self._of(kind)
-        return value
+    def of(self, value: Any) -> int:
+        """Return what to do with an object."""
+        kind = type(value)
+        found = self.by_id.get(id(kind))
+        if found is None:
+            self._types.append(kind)
+            found = self.by_id[id(kind)] = self._of(kind)
+            if found == _LEAF:
+                self.leaves.add(id(kind))
+            elif found == _INNER:
+                self.passed.add(id(kind))
+        return found
+
+    def of_types(self, values: list[Any]) -> set[int]:
+        """Return the ids of the types of some objects."""
+        return set(map(id, map(type, values)))
+
+    def inner(self, values: list[Any]) -> list[Any]:
+        """Return those of some objects that can lead further, or are looked for."""
+        leaves = self.leaves
+        kinds = self.of_types(values)
+        if kinds <= leaves:
+            return []
+        if not kinds <= self.by_id.keys():
+            for value in values:
+                self.of(value)
+            kinds = self.of_types(values)
+        if leaves.isdisjoint(kinds):
+            return values
+        return [value for value in values if id(type(value)) not in leaves]
 
     def _of(self, kind: type) -> int:
-        bases = mro_of(kind)
-        if not _flags(kind) & _HAS_GC or any(base in _NEVER for base in bases):
+        if not _flags(kind) & _HAS_GC or is_one_of(kind, _NEVER):
             return _LEAF
         if self._is_target(kind):
             return _TARGET
-        if type in bases:
+        if is_one_of(kind, (type,)):
             return _CLASS
         if kind is FrameType:
             return _FRAME
-        home = _module(kind)
-        ours = isinstance(home, str) and home.partition(".")[0] == __name__.partition(".")[0]
-        return _LEAF if ours else _INNER
+        return _LEAF if _home(kind).partition(".")[0] == _OURS else _INNER
+
+
+_OURS = __name__.partition(".")[0]
 
 
 class Walk:
@@ -97,7 +159,8 @@ class Walk:
     ``is_target`` names the types whose objects are looked for, ``more`` gives what such an
     object holds that the collector does not know, ``stop`` are objects that are never entered.
     Phases (``walk``) come one after another: what the first one met is no longer met by the
-    next, so an object belongs to the first phase that leads to it.
+    next, so an object belongs to the first phase that leads to it. Objects that lead to nothing
+    within a few steps are passed over by the hundred and not noted.
 
     The walk holds references to what it met. Drop it as soon as the names are made.
     """
@@ -115,25 +178,35 @@ class Walk:
         self._stopper = Root("module", "", None)
         self._parents: dict[int, Any] = {id(one): self._stopper for one in stop}
         self._holders: dict[int, list[Any]] = {}
+        self._roots: dict[int, Root] = {}
+        self._tops: dict[int, Any] = {}
+        self._homes = {"__main__"}
         self._kept: list[Any] = []
         self.targets: list[Any] = []
         self.count = 0
 
     def is_target(self, value: Any) -> bool:
         """Tell whether an object is of a type that is looked for; its class is not asked."""
-        return self._kinds[type(value)] == _TARGET
+        return self._kinds.of(value) == _TARGET
 
     def has_met(self, value: Any) -> bool:
         """Tell whether some root leads to an object."""
         return self._parents.get(id(value), self._stopper) is not self._stopper
 
     def walk(self, roots: Sequence[Root], until: float = float("inf")) -> bool:
-        """Walk all that some roots lead to; return whether it was done before ``until``."""
+        """Walk all that some roots lead to; return whether it was done before ``until``.
+
+        An object of ``stop`` is entered only as a root of kind "module".
+        """
         level: list[Any] = []
         for root in roots:
             value = root.value
-            kind = self._kinds[type(value)]
+            kind = self._kinds.of(value)
             if kind == _LEAF:
+                continue
+            if root.kind == "module":
+                self._homes.add(root.name)
+            elif self._parents.get(id(value)) is self._stopper:
                 continue
             if self.has_met(value):
                 self._note(value, root)
@@ -148,10 +221,10 @@ class Walk:
 
     def _run(self, level: list[Any], until: float) -> bool:
         """Go on level by level; containers of many objects come after all others."""
-        large: list[Any] = []
+        large: list[tuple[int, int, Any]] = []
         while level or large:
             if not level:
-                level = self._enter_large(large.pop(0), until)
+                level = self._enter_large(heapq.heappop(large)[-1], until)
             else:
                 level = self._step(level, large, until)
             if self._clock() > until:
@@ -163,64 +236,116 @@ class Walk:
         if holders is not None and len(holders) < _MOST_PARENTS:
             holders.append(holder)
 
-    def _step(self, level: list[Any], large: list[Any], until: float) -> list[Any]:
+    def _step(
+        self, level: list[Any], large: list[tuple[int, int, Any]], until: float
+    ) -> list[Any]:
         """Meet what the objects of one level hold; return the next level."""
         below: list[Any] = []
         for begin in range(0, len(level), _CHUNK):
             chunk = level[begin : begin + _CHUNK]
             self.count += len(chunk)
-            for value in chunk:
-                if type(value) in _SIZED and len(value) > _MANY:
-                    large.append(value)
-                else:
+            children = gc.get_referents(*chunk)
+            if len(children) > _SUSPECT:
+                chunk = self._without_large(chunk, large)
+                children = gc.get_referents(*chunk)
+            if self._leads_on(chunk, children):
+                for value in chunk:
                     self._meet(gc.get_referents(value), value, below)
             if self._clock() > until:
                 return below + level[begin + _CHUNK :]
         return below
 
+    def _without_large(
+        self, chunk: list[Any], large: list[tuple[int, int, Any]]
+    ) -> list[Any]:
+        """Put the containers of many objects aside; return the others."""
+        left = []
+        for value in chunk:
+            count = len(gc.get_referents(value))
+            if count > _MANY:
+                heapq.heappush(large, (count, len(self._kept), value))
+                self._kept.append(value)  # makes the second entry different each time
+            else:
+                left.append(value)
+        return left
+
     def _enter_large(self, value: Any, until: float) -> list[Any]:
         """Meet what a large container holds; return those objects in it that hold more."""
         below: list[Any] = []
         children = gc.get_referents(value)
+        if self._kinds.of(value) == _TARGET:
+            children += self._more(value)
         for begin in range(0, len(children), _CHUNK):
             chunk = children[begin : begin + _CHUNK]
-            if self._leads_on(chunk):
-                self._meet(chunk, value, below)
+            self.count += len(chunk)
+            if self._leads_on([], chunk):
+                self._meet(chunk, value, below, also_more=False)
             if self._clock() > until:
                 return [*below, value]
         return below
 
-    def _leads_on(self, chunk: list[Any]) -> bool:
-        """Tell whether any of some objects is looked for, or holds more than plain values."""
-        kinds = self._kinds
-        seen = {kinds[kind] for kind in set(map(type, chunk))}
-        if seen == {_LEAF} or not seen:
-            return False
-        if seen <= {_LEAF, _INNER}:
-            held = set(map(type, gc.get_referents(*chunk)))
-            return any(kinds[kind] != _LEAF for kind in held)
+    def _leads_on(self, chunk: list[Any], children: list[Any]) -> bool:
+        """Tell whether to note what some objects hold: unless it ends soon, in plain values.
+
+        ``chunk`` are objects whose references ``children`` are, as far as they are met.
+        """
+        kinds, parents = self._kinds, self._parents
+        if not kinds.of_types(chunk) <= kinds.passed:
+            return True
+        for depth in range(_LOOK_DEEP + 1):
+            ahead = kinds.inner(children)
+            if not ahead:
+                return False
+            special = kinds.of_types(ahead) - kinds.passed
+            if special:
+                some = {id(one): one for one in ahead if id(type(one)) in special}
+                if any(map(self._counts, some.values())):
+                    return True
+                ahead = [one for one in ahead if id(type(one)) not in special]
+            keys = set(map(id, ahead))
+            if not self._holders.keys().isdisjoint(keys):
+                return True
+            if not parents.keys().isdisjoint(keys):
+                ahead = [one for one in ahead if id(one) not in parents]
+            if not ahead:
+                return False
+            if depth == _LOOK_DEEP or len(ahead) > _LOOK_WIDE:
+                return True
+            children = gc.get_referents(*ahead)
+            self.count += len(ahead)
         return True
 
-    def _meet(self, children: list[Any], value: Any, below: list[Any]) -> None:
-        kinds, parents = self._kinds, self._parents
-        own = kinds[type(value)]
-        if own == _TARGET:
+    def _counts(self, value: Any) -> bool:
+        """Tell whether a target, a class or a frame has to be noted."""
+        kind = self._kinds.of(value)
+        if kind == _CLASS:
+            return id(value) not in self._parents and _home(value) in self._homes
+        return kind == _TARGET or id(value) not in self._parents
+
+    def _meet(
+        self, children: list[Any], value: Any, below: list[Any], also_more: bool = True
+    ) -> None:
+        kinds, parents, holders = self._kinds.by_id, self._parents, self._holders
+        own = self._kinds.of(value)
+        if own == _TARGET and also_more:
             children += self._more(value)
         for child in children:
-            kind = kinds[type(child)]
+            kind = kinds.get(id(type(child)))
+            if kind is None:
+                kind = self._kinds.of(child)
             if kind == _LEAF:
                 continue
             key = id(child)
             if key in parents:
-                if key in self._holders:
+                if key in holders:
                     self._note(child, value)
                 continue
             if kind == _TARGET:
-                self._holders[key] = [value]
+                holders[key] = [value]
                 self.targets.append(child)
             elif kind == _FRAME and own == _FRAME:
                 continue  # the caller's frame, which is not this one's to hold
-            elif kind == _CLASS and _module(child) != "__main__":
+            elif kind == _CLASS and _home(child) not in self._homes:
                 continue
             parents[key] = value
             below.append(child)
@@ -235,7 +360,7 @@ class Walk:
         Empty for one that was not met.
         """
         chain = [value]
-        while not isinstance(chain[-1], Root):
+        while type(chain[-1]) is not Root:
             parent = self._parents.get(id(chain[-1]), self._stopper)
             if parent is self._stopper:
                 return []
@@ -244,6 +369,26 @@ class Walk:
 
     def root(self, value: Any) -> Root | None:
         """Return the Root that an object was met from, or ``None`` if it was not met."""
-        while not isinstance(value, Root):
-            value = self._parents.get(id(value), self._stopper)
-        return None if value is self._stopper else value
+        passed = []
+        while type(value) is not Root:
+            key = id(value)
+            passed.append(key)
+            value = self._roots.get(key) or self._parents.get(key, self._stopper)
+        if value is self._stopper:
+            return None
+        self._roots.update(dict.fromkeys(passed, value))
+        return value
+
+    def top(self, value: Any) -> Any:
+        """Return the object on the way to one that was met which the root's value holds itself."""
+        passed = []
+        while id(value) not in self._tops:
+            passed.append(id(value))
+            above = self._parents[id(value)]
+            if type(above) is Root or type(self._parents[id(above)]) is Root:
+                self._tops[id(value)] = value
+            else:
+                value = above
+        top = self._tops[id(value)]
+        self._tops.update(dict.fromkeys(passed, top))
+        return top

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .graph import Root, Walk
+from .graph import Root, Walk, name_of_type
 from .live import Holder, HolderKind, LiveStorage
 from .naming import Name
 from .tensors import Place, TensorFacts
@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 _ORDER: tuple[HolderKind, ...] = (
     "variable", "frame", "module", "output", "traceback", "cycle", "unknown",
 )
-_COUNTED = (list, tuple, dict, set, frozenset)
+_COUNTED = tuple(map(id, (list, tuple, dict, set, frozenset)))
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +44,11 @@ class Key:
     cell: int = 0
 
 
-def key_of(found: Found, groups: dict[str, tuple[str, ...]], name: Name) -> Key:
-    """Return whose a storage is: its variables together, its function, its module's variable."""
+def key_of(found: Found, groups: dict[str, tuple[str, ...]], variable: str) -> Key:
+    """Return whose a storage is: its variables together, its function, its module's variable.
+
+    ``variable`` is that module's variable, for those that a module holds.
+    """
     root = found.root
     if root is None:
         return Key("unknown", ("not followed up",), "the search was cut short")
@@ -54,7 +57,7 @@ def key_of(found: Found, groups: dict[str, tuple[str, ...]], name: Name) -> Key:
     if root.kind == "frame":
         return Key("frame", (root.where,))
     if root.kind == "module":
-        return Key("module", ("".join(name.steps[:2]),), "a module's variable")
+        return Key("module", (variable,), "a module's variable")
     if root.kind == "orphan":
         if root.value is None:
             return Key("unknown", ("not reachable by a name",), root.where)
@@ -126,9 +129,9 @@ def _variable(members: Sequence[Found], roots: tuple[str, ...]) -> str:
     root = members[0].root
     value: Any = None if root is None else root.value
     kind = type(value)
-    if kind in _COUNTED:
+    if id(kind) in _COUNTED:
         return f"your variable, {kind.__name__} of {len(value)}"
-    return f"your variable, {kind.__name__}"
+    return f"your variable, {name_of_type(kind)}"
 
 
 def by_size(holder: Holder) -> tuple[int, int]:

@@ -26,7 +26,7 @@ _PARTS = ("_modules", "_parameters", "_buffers")
 _MOST = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Holders:
     """Who keeps an object: ``chains`` lead to it, or to a tensor on the same storage.
 
@@ -45,6 +45,8 @@ class Holders:
         from ..views.memory_text import holders_text
 
         return holders_text(self.name, (*self.chains, *self.others), cut=self.cut)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from ..views.memory_html import holders_html

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from .graph import Root, Walk
-from .roots import Notebook
+from .roots import DEBUGGER, Notebook
 
 __all__ = ["LEAST_S", "walk_all", "without_collector"]
 
@@ -39,11 +39,13 @@ def walk_all(
     if not walk.walk(mine, begun + timeout_s * _FIRST_SHARE):
         cut.append("not all that your variables hold was looked through")
     same = {id(root.value) for root in aside}
+    errors = notebook.tracebacks()  # a debugger has the same frames: they are the traceback's
     parts: tuple[list[Root], ...] = (
         list(notebook.running()),
         notebook.own_modules(),
         [root for root in notebook.displayed() if id(root.value) not in same],
-        notebook.tracebacks(),
+        [root for root in errors if root.name != DEBUGGER],
+        [root for root in errors if root.name == DEBUGGER],
         aside,
     )
     cut += [

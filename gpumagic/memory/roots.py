@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import inspect
 import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType, ModuleType, TracebackType
+from types import CoroutineType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from .frames import CodePlaces, frame_locals
-from .graph import Root, mro_of
-from .naming import instance_dict
+from .graph import Root, is_one_of
+from .labels import instance_dict
 
-__all__ = ["DisplayCopy", "Notebook"]
+__all__ = ["DEBUGGER", "DisplayCopy", "Notebook"]
+
+DEBUGGER = "%debug"
+"""What a Root is called that stands for the debugger's last session."""
 
 _UNDERSCORES = ("_", "__", "___")
 _NUMBERED = re.compile(r"_\d+\Z")
@@ -59,12 +65,13 @@ class Notebook:
 
     def variables(self) -> list[Root]:
         """Return the user's own names, as ``%who`` would list them."""
-        parts = {id(part) for part in self._shell_parts()}
+        # Plain values are the shell's and the user's at once.
+        parts = {id(part) for part in self._shell_parts() if gc.is_tracked(part)}
         copies = {copy.key for copy in self.display_copies() if copy.owner is self.namespace}
         return [
             Root("variable", name, value)
             for name, value in list(self.namespace.items())
-            if isinstance(name, str)
+            if type(name) is str
             and name not in copies
             and id(value) not in parts
             and self._is_users(name, value)
@@ -75,7 +82,7 @@ class Notebook:
             return False
         if name in self.hidden and self.hidden[name] is value:
             return False
-        return not _INPUT.match(name) and not isinstance_of(value, ModuleType)
+        return not _INPUT.match(name) and not is_one_of(type(value), (ModuleType,))
 
     # -- values that were displayed --------------------------------------------------------
 
@@ -96,12 +103,12 @@ class Notebook:
         copies = [
             DisplayCopy(f"Out[{number}]", number, self.outputs, number, value)
             for number, value in list(self.outputs.items())
-            if isinstance(number, int)
+            if type(number) is int
         ]
         numbers = {id(copy.value): copy.cell for copy in copies}
         for owner, suffix in ((self.namespace, ""), (self.hidden, " (hidden)")):
             for name, value in list(owner.items()):
-                if not isinstance(name, str) or not _NUMBERED.match(name):
+                if type(name) is not str or not _NUMBERED.match(name):
                     continue
                 number = int(name[1:])
                 if owner is self.namespace and self.outputs.get(number, value) is not value:
@@ -121,6 +128,11 @@ class Notebook:
                 for suffix, owner, value in places
                 if value is not None
             ]
+        result = getattr(shell, "last_execution_result", None)
+        value = getattr(result, "result", None)
+        if value is not None:
+            cell = numbers.get(id(value), 0)
+            copies.append(DisplayCopy("result of the last cell", cell, result, "result", value))
         return [copy for copy in copies if type(copy.value) is not str]
 
     def displayed(self) -> list[Root]:
@@ -137,7 +149,7 @@ class Notebook:
             if first.label.startswith("Out["):
                 where = f"value shown by [{first.cell}]"
             elif " " in label:
-                label = "_" if label.startswith("_ ") else label.split(" ")[0]
+                label = "_" if label.startswith(("_ ", "result")) else label.split(" ")[0]
                 where = "the last value shown"
             also = [name for name in also if name != f"_{first.cell}" and name != label]
             if also:
@@ -175,7 +187,7 @@ class Notebook:
                 continue
             seen.add(id(value))
             if who == "pdb":
-                roots.append(Root("traceback", "%debug", value, "the debugger's last session"))
+                roots.append(Root("traceback", DEBUGGER, value, "the debugger's last session"))
                 continue
             cell = self._cell_of(value)
             name = f"traceback of [{cell}]" if cell else "traceback"
@@ -184,7 +196,9 @@ class Notebook:
 
     def _cell_of(self, error: Any) -> int:
         """Return the number of the cell in which an error was raised, or 0."""
-        traceback = error if isinstance(error, TracebackType) else error.__traceback__
+        if is_one_of(type(error), (BaseException,)):
+            error = _traceback(error)
+        traceback: TracebackType | None = error if type(error) is TracebackType else None
         while traceback is not None:
             code = traceback.tb_frame.f_code
             number = self.places.cell(code.co_filename)
@@ -206,10 +220,18 @@ class Notebook:
             while frame is not None:
                 if not _is_machinery(frame):
                     scope = f"{self.places.code(frame.f_code)}{at}"
-                    for name, value in frame_locals(frame).items():
+                    for name, value in self._variables_of(frame).items():
                         yield Root("frame", name, value, scope)
                 frame = frame.f_back
         yield from self._tasks()
+
+    def _variables_of(self, frame: FrameType) -> dict[str, Any]:
+        """Return the variables of a function, or of code that runs in a namespace of its own."""
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return frame_locals(frame)
+        values: Any = frame.f_locals  # the namespace itself, not a copy
+        known = values is self.namespace or values is frame.f_globals and _is_module(values)
+        return dict(values) if type(values) is dict and not known else {}
 
     def _tasks(self) -> Iterator[Root]:
         """Yield the coroutines of tasks that wait in this thread's event loop."""
@@ -220,7 +242,7 @@ class Notebook:
             return
         for task in tasks:
             coroutine = task.get_coro()
-            frame = getattr(coroutine, "cr_frame", None)
+            frame = coroutine.cr_frame if type(coroutine) is CoroutineType else None
             if frame is not None and not _is_machinery(frame):
                 yield Root("frame", task.get_name(), coroutine, "a task of the event loop")
 
@@ -229,20 +251,19 @@ class Notebook:
     def own_modules(self) -> list[Root]:
         """Return the variables of the user's own modules: those outside of any installation."""
         return [
-            Root("module", name, module.__dict__)
-            for name, module in list(sys.modules.items())
-            if isinstance_of(module, ModuleType)
-            and module.__dict__ is not self.namespace
+            Root("module", name, values)
+            for name, values in _namespaces()
+            if values is not self.namespace
             and name.partition(".")[0] not in (_OURS, "__main__")
-            and _is_own(module.__dict__.get("__file__"))
+            and _is_own(values.get("__file__"))
         ]
 
     def landmarks(self) -> dict[int, Root]:
         """Return by id the namespaces of all modules and the shell: where a search may end."""
         found = {
-            id(module.__dict__): Root("module", name, module.__dict__)
-            for name, module in list(sys.modules.items())
-            if isinstance_of(module, ModuleType) and module.__dict__ is not self.namespace
+            id(values): Root("module", name, values)
+            for name, values in _namespaces()
+            if values is not self.namespace
         }
         if self.shell is not None:
             found[id(self.shell)] = Root("module", "get_ipython()", self.shell)
@@ -258,7 +279,7 @@ class Notebook:
             self.hidden,
             self.outputs,
             sys.modules,
-            *(m.__dict__ for m in list(sys.modules.values()) if isinstance_of(m, ModuleType)),
+            *(values for _, values in _namespaces()),
             *self._shell_parts(),
         ]
 
@@ -269,9 +290,23 @@ class Notebook:
         return [self.shell, *parts.values(), *(parts.get("_trait_values") or {}).values()]
 
 
-def isinstance_of(value: Any, base: type) -> bool:
-    """Tell whether an object is of a type; neither its class nor a proxy is asked."""
-    return base in mro_of(type(value))
+# Not an attribute of the module: a lazy one would load what it stands for.
+_module_dict = ModuleType.__dict__["__dict__"].__get__
+_traceback = BaseException.__dict__["__traceback__"].__get__
+
+
+def _namespaces() -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and the namespaces of all modules; none of them is asked."""
+    return [
+        (name, _module_dict(module))
+        for name, module in list(sys.modules.items())
+        if type(name) is str and is_one_of(type(module), (ModuleType,))
+    ]
+
+
+def _is_module(values: dict[str, Any]) -> bool:
+    """Tell whether some global variables are those of a module that can be imported."""
+    return any(values is namespace for _, namespace in _namespaces())
 
 
 _INSTALLED = tuple(
@@ -280,7 +315,12 @@ _INSTALLED = tuple(
 
 
 def _is_own(file: Any) -> bool:
-    if type(file) is not str or "site-packages" in file or "dist-packages" in file:
+    return type(file) is str and _is_own_file(file)
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_own_file(file: str) -> bool:
+    if "site-packages" in file or "dist-packages" in file:
         return False
     return not os.path.realpath(file).startswith(_INSTALLED)
 
@@ -288,4 +328,4 @@ def _is_own(file: Any) -> bool:
 def _is_machinery(frame: FrameType) -> bool:
     """Tell whether a frame is of the machinery that runs cells, or ours: it holds no data."""
     name = frame.f_globals.get("__name__", "")
-    return isinstance(name, str) and name.partition(".")[0] in _MACHINERY
+    return type(name) is str and name.partition(".")[0] in _MACHINERY

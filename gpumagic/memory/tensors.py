@@ -1,19 +1,21 @@
 """What a tensor occupies, asked of torch without running anybody's code.
 
 torch is taken from ``sys.modules``. Getters are those of ``torch.Tensor`` itself, with
-``__torch_function__`` switched off: no property of a subclass, no proxy and no lazy attribute
-is touched, and nothing is allocated, copied or synchronised.
+``__torch_function__`` and ``__torch_dispatch__`` switched off, those of modes too: no property
+of a subclass, no proxy and no lazy attribute is touched, and nothing is allocated, copied or
+synchronised.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
-from .graph import mro_of
+from .graph import is_one_of
 
 __all__ = ["Place", "TensorFacts", "TensorReader", "all_tensors", "torch_module"]
 
@@ -75,22 +77,32 @@ class TensorReader:
         self._storage = base.untyped_storage
         self._strided = torch.strided
         self._names: dict[int | None, str] = {}
-        self._is_cow = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
+        private = torch._C
+        self._is_cow = getattr(private, "_is_cow_tensor", lambda tensor: False)
+        # The address of a tensor that is copied on write, without the write (torch 2.2).
+        self._address = getattr(private, "_data_address", None)
+        self._keys = getattr(private, "_dispatch_keys", None)
+        self._python_key = getattr(getattr(private, "DispatchKey", None), "Python", None)
 
     def is_tensor(self, kind: type) -> bool:
         """Tell whether a type is torch's Tensor or derives from it."""
-        return self._tensor in mro_of(kind)
+        return is_one_of(kind, (self._tensor,))
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """Return the context in which tensors are read: no ``__torch_function__`` runs in it."""
-        switch = getattr(self._torch._C, "DisableTorchFunctionSubclass", None)
-        return nullcontext() if switch is None else switch()
+        """Return the context in which tensors are read: nobody's overrides run in it."""
+        stack = ExitStack()
+        # The first also switches modes off, such as that of torch.set_default_device.
+        for name in ("DisableTorchFunction", "_DisableTorchDispatch"):
+            switch = getattr(self._torch._C, name, None)
+            if switch is not None:
+                stack.enter_context(switch())
+        return stack
 
     def gradient(self, tensor: Any) -> list[Any]:
         """Return a leaf's gradient as a list of one, or an empty list."""
         try:
             # Of a tensor that is no leaf torch would warn, and keeps none by default.
-            if self._is_leaf(tensor) and self._requires_grad(tensor):
+            if self._requires_grad(tensor) and self._is_leaf(tensor):
                 gradient = self._grad(tensor)
                 return [] if gradient is None else [gradient]
         except Exception:
@@ -122,15 +134,27 @@ class TensorReader:
         return str(name)
 
     def _parts(self, tensor: Any) -> list[Any]:
+        if self._is_wrapper(tensor):
+            return []
         names = _SPARSE.get(str(self._layout(tensor)), ())
         with self._torch.no_grad():
             return [getattr(self._tensor, name)(tensor) for name in names]
 
+    def _is_wrapper(self, tensor: Any) -> bool:
+        """Tell whether a tensor only says that it is sparse, and other tensors hold its values."""
+        if self._keys is None or self._python_key is None:
+            return type(tensor) is not self._tensor
+        return bool(self._keys(tensor).has(self._python_key))
+
     def _place(self, part: Any, device: str) -> Place | None:
-        if self._is_cow(part):
-            return None  # asking for its address would make the copy
         storage = self._storage(part)
-        size, address = storage.nbytes(), storage.data_ptr()
+        size = storage.nbytes()
+        if not self._is_cow(part):
+            address = storage.data_ptr()
+        elif self._address is not None:
+            address = self._address(part)
+        else:
+            return None  # asking for its address would make the copy
         return Place(device, address, size) if size and address else None
 
     def facts(self, tensor: Any) -> TensorFacts:
@@ -151,8 +175,9 @@ class TensorReader:
 
 
 def all_tensors(reader: TensorReader, objects: list[Any]) -> Iterator[Any]:
-    """Yield those of some objects that are tensors."""
-    kinds = {kind for kind in set(map(type, objects)) if reader.is_tensor(kind)}
-    for value in objects:
-        if type(value) in kinds:
-            yield value
+    """Yield those of some objects that are tensors; types are told apart by their ids."""
+    ids = list(map(id, map(type, objects)))
+    examples = dict(zip(ids, objects, strict=True))
+    kinds = {key for key, value in examples.items() if reader.is_tensor(type(value))}
+    examples.clear()
+    return compress(objects, map(kinds.__contains__, ids))

@@ -1,0 +1,114 @@
+"""The panel under the traceback of a cell that ran out of GPU memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..memory.live import DeviceMemory, Holder
+    from ..memory.report import Looked
+    from ..memory.shortage import Shortage
+
+__all__ = ["OutOfMemoryPanel"]
+
+
+class OutOfMemoryPanel:
+    """Show who holds the memory after ``torch.OutOfMemoryError``, in any cell.
+
+    It looks once, after the cell, and keeps neither the error nor its traceback.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def register(self) -> None:
+        """Look at each cell's end from now on."""
+        self._shell.events.register("post_run_cell", self._cell_ended)
+
+    def unregister(self) -> None:
+        """Look no more; harmless a second time."""
+        if self._cell_ended in self._shell.events.callbacks["post_run_cell"]:
+            self._shell.events.unregister("post_run_cell", self._cell_ended)
+
+    def _cell_ended(self, result: Any) -> None:
+        error = getattr(result, "error_in_exec", None)
+        if error is None or "torch" not in sys.modules:
+            return
+        from ..memory.out_of_memory import is_out_of_memory
+
+        try:
+            if is_out_of_memory(error):
+                short = _shortage(self._shell, error, result.info)
+                if short is not None:
+                    _show(short)
+        except Exception as failure:  # the user's error has been shown, and is what counts
+            print(f"gpumagic: no panel: {type(failure).__name__}: {failure}", file=sys.stderr)
+
+
+def _shortage(shell: Any, error: BaseException, info: Any) -> Shortage | None:
+    from ..devices import cuda_module
+    from ..memory.report import look
+    from ..memory.roots import Notebook
+    from ..memory.shortage import names_bound_by, names_read_by, parse, shortage_of
+
+    notebook = Notebook(shell)
+    cuda = cuda_module()
+    looked = look(notebook, cpu=cuda is None)
+    request = parse(str(error))
+    index = request.device_index
+    if index is None and cuda is not None:
+        index = cuda.current_device()
+    device = next(
+        (one for one in looked.report if one.device in ("cpu", f"cuda:{index}")), None
+    )
+    if device is None:
+        return None
+    source = getattr(info, "transformed_cell", None) or info.raw_cell or ""
+    cell, line = _where(notebook, error)
+    return shortage_of(
+        error,
+        device,
+        bound=names_bound_by(source, line),
+        needed=names_read_by(source),
+        returnable=_Returned(looked, device),
+        cell=cell,
+    )
+
+
+class _Returned:
+    """How many bytes the driver gets back once some holders are released, the cache included."""
+
+    def __init__(self, looked: Looked, device: DeviceMemory) -> None:
+        self._looked = looked
+        self._device = device
+
+    def __call__(self, going: Sequence[Holder]) -> int:
+        stats, blocks, found = self._device.allocator, self._looked.blocks, self._looked.found
+        if stats is None or blocks is None or found is None:
+            return sum(holder.bytes for holder in going)
+        known = found.addresses.get(self._device.device, {})
+        addresses = [address for address, (_, holder) in known.items() if holder in going]
+        return blocks.would_return(stats.torch_index, addresses)
+
+
+def _where(notebook: Any, error: BaseException) -> tuple[int, int | None]:
+    """Return the number of the cell that failed and the line in it, as far as they are known."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        number = notebook.places.cell(code.co_filename)
+        if number is not None:
+            return number, traceback.tb_lineno if code.co_name == "<module>" else None
+        traceback = traceback.tb_next
+    return 0, None
+
+
+def _show(short: Shortage) -> None:
+    from IPython.display import display
+
+    from ..views.shortage import shortage_html, shortage_text
+
+    bundle = {"text/html": shortage_html(short), "text/plain": shortage_text(short)}
+    display(bundle, raw=True)  # type: ignore[no-untyped-call]
