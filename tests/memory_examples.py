@@ -192,7 +192,7 @@ def with_children() -> MemoryReport:
 def many() -> MemoryReport:
     """Return a report with more holders than are shown one by one."""
     small = tuple(
-        Holder("variable", (f"part_{n}",), "your variable, Tensor", (40 - n) * MIB, 1,
+        Holder("variable", (f"part_{n}",), "your variable, Tensor", (240 - 4 * n) * MIB, 1,
                command=f"%gpufree part_{n}")
         for n in range(20)
     )

@@ -163,6 +163,7 @@ def _without(device: DeviceMemory, gone: list[Holder], before: Looked) -> Device
             torch_reserved_bytes=_less(stats.torch_reserved_bytes, back),
             torch_cached_bytes=_less(stats.torch_cached_bytes, back - size),
             gpu_memory_used_bytes=_less(stats.gpu_memory_used_bytes, back),
+            gpu_memory_free_bytes=_less(stats.gpu_memory_free_bytes, -back),
             gpu_process_memory_bytes=_less(stats.gpu_process_memory_bytes, back),
         )
     return replace(

@@ -67,12 +67,13 @@ def key_of(found: Found, groups: dict[str, tuple[str, ...]], variable: str) -> K
 
 
 def joined_variables(
-    walk: Walk, found: Iterable[Found], last: Collection[str] = ()
+    walk: Walk, found: Iterable[Found], order: Sequence[str], last: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
     """Return for each variable those that hold the same tensors, itself included.
 
-    An optimizer holds its model's parameters; two names can be of one object. Variables in
-    ``last`` are not joined with others: the question is what they hold alone.
+    An optimizer holds its model's parameters; two names can be of one object. They stand as in
+    ``order``, in which they came to be. Variables in ``last`` are not joined with others: the
+    question is what they hold alone.
     """
     joined: dict[str, list[str]] = {}
     for one in found:
@@ -89,6 +90,9 @@ def joined_variables(
             if first is not second:
                 first += second
                 joined.update(dict.fromkeys(second, first))
+    position = {name: number for number, name in enumerate(order)}
+    for names in joined.values():
+        names.sort(key=lambda name: position.get(name, 0))
     return {name: tuple(names) for name, names in joined.items()}
 
 

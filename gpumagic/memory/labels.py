@@ -221,7 +221,7 @@ def _of_defaults(function: Any, parent: Any, child: Any, places: CodePlaces) -> 
 
 
 def _of_keyword_defaults(function: Any, parent: Any, child: Any, places: CodePlaces) -> Step:
-    name = next(name for name, value in parent.items() if value is child)
+    name: str = next(name for name, value in parent.items() if value is child)
     return Step(name, scope=f"the defaults of {places.code(function.__code__)}")
 
 
@@ -251,8 +251,8 @@ def _variable(frame: Any, child: Any, below: Any) -> str | None:
         if value is (below if type(child) is CellType else child):
             return name
     if type(child) is dict:  # the variables of a class body, or what locals() has made
-        name = next((name for name, value in list(child.items()) if value is below), None)
-        return name if type(name) is str else None
+        key = next((key for key, value in list(child.items()) if value is below), None)
+        return key if type(key) is str else None
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ def name_of(chain: Sequence[Any], places: CodePlaces) -> Name:
     parts = [text]  # of the expression, joined at the end
     part = ""
     scopes = 0
-    positions: Iterable[int] = range(1, len(chain) - 1)
+    positions: Sequence[int] = range(1, len(chain) - 1)
     if len(chain) > _MOST_STEPS * 4:
         positions = (*positions[: _ENDS * 2], 0, *positions[-_ENDS * 2 :])
     for position in positions:

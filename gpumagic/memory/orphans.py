@@ -11,7 +11,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -24,7 +24,7 @@ from types import (
 )
 from typing import Any
 
-from .graph import Root, Walk, mro_of
+from .graph import Root, Walk, is_one_of, name_of_type
 
 __all__ = ["Orphans", "is_plumbing", "look_behind"]
 
@@ -57,17 +57,20 @@ def look_behind(
     walk: Walk,
     orphans: list[Any],
     landmarks: Mapping[int, Root],
+    ours: Mapping[int, int],
+    lists: Collection[int],
     until: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Orphans:
     """Follow the references to some objects backwards.
 
     ``landmarks`` are objects by id at which the search ends: that is who holds the orphan.
-    ``orphans`` has to be the caller's only reference to each of them: references are counted.
-    The list grows by the objects that were found behind. A few dozen orphans at most: the cost
-    is one pass over all objects for each step back, times their number.
+    References are counted: besides the list ``orphans`` the caller may have as many to an
+    object as ``ours`` tells by id, all from lists whose ids are ``lists``. ``orphans`` grows by
+    the objects that were found behind. A few dozen at most: the cost is one pass over all
+    objects for each step back, times their number.
     """
-    group = _Group(walk, orphans, landmarks)
+    group = _Group(walk, orphans, landmarks, ours, lists)
     done = group.grow(until, clock)
     chains = group.chains()
     if not done:
@@ -85,7 +88,14 @@ class _Group:
     ``objects`` is the one place that refers to them; notes are by id.
     """
 
-    def __init__(self, walk: Walk, objects: list[Any], landmarks: Mapping[int, Root]) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        objects: list[Any],
+        landmarks: Mapping[int, Root],
+        ours: Mapping[int, int],
+        lists: Collection[int],
+    ) -> None:
         self.targets = tuple(map(id, objects))
         self._objects = objects
         self._walk = walk
@@ -94,6 +104,8 @@ class _Group:
         # Where something that is known leads into the group.
         self._entries: list[tuple[list[Any], int]] = []
         self._landmarks = landmarks
+        self._ours = ours
+        self._lists = lists
 
     def grow(self, until: float, clock: Callable[[], float]) -> bool:
         """Go back until no referrer is new; return whether that was reached in time."""
@@ -114,6 +126,8 @@ class _Group:
         """Take a referrer into the group, unless it is known: then it is a way in, or ours."""
         key = id(one)
         if key in self._towards or one is self._objects or any(one is mine for mine in own):
+            return False
+        if key in self._lists:
             return False
         if type(one) is FrameType and _is_ours(one):
             return False
@@ -148,6 +162,8 @@ class _Group:
             inside.update(map(id, gc.get_referents(one)))
             del one  # it would count as a reference from outside
         extra = _extra_references()
+        for key, number in self._ours.items():
+            inside[key] += number
         level = [one for one in self._objects if sys.getrefcount(one) > inside[id(one)] + extra]
         alive = set(map(id, level))
         while level:
@@ -170,11 +186,11 @@ class _Group:
     def words(self, garbage: Sequence[Any]) -> str:
         """Name the types of a cycle, those that say most."""
         behind = [one for one in garbage if id(one) not in self.targets]
-        names = [type(one).__name__ for one in behind if not is_plumbing(one)]
+        names = [name_of_type(type(one)) for one in behind if not is_plumbing(one)]
         if not names:
             names = [_function_name(one) for one in behind if type(one) is FunctionType]
         if not names:
-            names = [type(one).__name__ for one in behind]
+            names = [name_of_type(type(one)) for one in behind]
         shown = list(dict.fromkeys(names))[:3]
         return " ⇄ ".join(shown if len(shown) > 1 else [*shown, "itself"])
 
@@ -182,13 +198,13 @@ class _Group:
         """Say what kind of object is kept by something that is no object of Python's."""
         for one in self._objects[len(self.targets) :]:
             if id(one) in alive:
-                return f"held by a {type(one).__name__} that is kept outside Python's objects"
+                return f"held by a {name_of_type(type(one))} that is kept outside Python's objects"
         return "kept outside Python's objects"
 
 
 def is_plumbing(one: Any) -> bool:
     """Tell whether an object is of a type that everybody's references run through."""
-    return any(base in _PLUMBING for base in mro_of(type(one)))
+    return is_one_of(type(one), _PLUMBING)
 
 
 def _function_name(function: Any) -> str:
@@ -198,7 +214,7 @@ def _function_name(function: Any) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "")
-    return isinstance(name, str) and name.startswith(__name__.partition(".")[0])
+    return type(name) is str and name.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _extra_references() -> int:

@@ -36,8 +36,7 @@ class Freed:
     """What was released and what stays.
 
     ``before`` and ``after`` are the memory by holder; in a dry run ``after`` is what would be
-    left. ``kept_outputs`` is true where displayed values stay since ``--out`` was not given.
-    ``asked`` are the names given; ``still`` says per name who holds its memory on.
+    left. ``asked`` are the names given; ``still`` says per name who holds its memory on.
     """
 
     steps: tuple[Step, ...]

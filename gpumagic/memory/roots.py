@@ -230,7 +230,7 @@ class Notebook:
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             return frame_locals(frame)
         values: Any = frame.f_locals  # the namespace itself, not a copy
-        known = values is self.namespace or values is frame.f_globals and _is_module(values)
+        known = values is self.namespace or (values is frame.f_globals and _is_module(values))
         return dict(values) if type(values) is dict and not known else {}
 
     def _tasks(self) -> Iterator[Root]:
@@ -291,8 +291,8 @@ class Notebook:
 
 
 # Not an attribute of the module: a lazy one would load what it stands for.
-_module_dict = ModuleType.__dict__["__dict__"].__get__
-_traceback = BaseException.__dict__["__traceback__"].__get__
+_module_dict: Any = vars(ModuleType)["__dict__"].__get__
+_traceback: Any = vars(BaseException)["__traceback__"].__get__
 
 
 def _namespaces() -> list[tuple[str, dict[str, Any]]]:

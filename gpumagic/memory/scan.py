@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .graph import Root, Walk
+from .graph import Root, Walk, name_of_type
 from .grouping import Found, Key, by_size, holder_of, joined_variables, key_of, storage_of
+from .labels import label
 from .live import Holder, LiveStorage
 from .naming import Name, Namer, name_of
 from .orphans import is_plumbing, look_behind
@@ -23,7 +26,7 @@ TIMEOUT_S = 0.5
 """How long a search may take, in seconds; it says when it was cut short."""
 
 _AT_ONCE = 16
-_ROUNDS = 4
+_ROUNDS = 64
 # Reading the tensors themselves may take this much longer: without them nothing adds up.
 _OVERTIME_S = 0.25
 _CHECK_EVERY = 1024
@@ -63,9 +66,15 @@ def scan(
     run meanwhile. A search that is cut short still knows every tensor, but not who holds it.
     """
     search = _Search(notebook, reader, last, timeout_s, clock)
-    with without_collector(), reader.quiet():
-        search.run()
-        return search.result(count)
+    try:
+        with without_collector(), reader.quiet():
+            search.run()
+            return search.result(count)
+    except BaseException as error:  # an interrupt by the user, above all
+        # Its traceback would hold all that was met for as long as the notebook keeps it.
+        traceback.clear_frames(error.__traceback__)
+        vars(search).clear()
+        raise
 
 
 class _Search:
@@ -88,6 +97,7 @@ class _Search:
         self._found: dict[tuple[str, int], Found] = {}
         self._cut: list[str] = []
         self._objects = 0
+        self._tops: dict[int, str] = {}
 
     # -- the search ----------------------------------------------------------------------
 
@@ -146,56 +156,74 @@ class _Search:
         objects.clear()
         del tensor
         self._found |= orphans
-        left = sorted(orphans.values(), key=_size)
+        everybody = sorted(orphans.values(), key=_size)
+        left = everybody
         for _ in range(_ROUNDS):
             left = [found for found in left if found.root is None]
-            if not left or not self._explain(left[:_AT_ONCE]):
+            if not left or not self._explain(left[:_AT_ONCE], everybody):
                 break
-            self._claim(left)
+            self._claim(everybody)
         if any(found.root is None for found in left):
             self._cut.append("not all tensors without a name were followed up")
 
-    def _explain(self, group: list[Found]) -> bool:
+    def _explain(self, group: list[Found], everybody: list[Found]) -> bool:
         """Look behind some orphans and note who holds them; return whether it was done."""
-        # References are counted there: the list has to be the only one of ours.
-        orphans = [found.tensors.pop(0) for found in group]
+        # References are counted there: those of ours are told, or gone meanwhile.
+        orphans: list[Any] = []
+        keys = [id(found.tensors[0]) for found in group]
+        for found in group:
+            tensor = found.tensors.pop(0)
+            if not any(tensor is one for one in orphans):
+                orphans.append(tensor)
+            del tensor
+        count = len(orphans)
         behind = look_behind(
-            self._walk, orphans, self._notebook.landmarks(), self._until, self._clock
+            self._walk,
+            orphans,
+            self._notebook.landmarks(),
+            Counter(id(tensor) for found in everybody for tensor in found.tensors),
+            {id(found.tensors) for found in everybody},
+            self._until,
+            self._clock,
         )
-        for found, tensor in zip(group, orphans, strict=False):
-            found.tensors.insert(0, tensor)
-            chain = behind.chains.get(id(tensor))
+        by_id = {id(tensor): tensor for tensor in orphans[:count]}
+        for found, key in zip(group, keys, strict=True):
+            found.tensors.insert(0, by_id[key])
+            chain = behind.chains.get(key)
             if chain is not None:
                 found.root = chain[0]
                 found.name = name_of(chain, self._notebook.places)
-            elif id(tensor) in behind.held:
-                found.root = Root("orphan", "", None, behind.held[id(tensor)])
         # People know a cycle by its objects of a class; the rest is met from them.
         rank = {id(one): self._walk.is_target(one) * 2 + is_plumbing(one) for one in behind.garbage}
         for part in range(3):
             self._enter([
-                Root("orphan", type(one).__name__, one, behind.cycle)
+                Root("orphan", name_of_type(type(one)), one, behind.cycle)
                 for one in behind.garbage
                 if rank[id(one)] == part and not self._walk.has_met(one)
             ])
+        for found, key in zip(group, keys, strict=True):
+            if found.root is None and key in behind.held:
+                found.root = Root("orphan", "", None, behind.held[key])
         return behind.done
 
-    def _claim(self, left: list[Found]) -> None:
+    def _claim(self, orphans: list[Found]) -> None:
         """Note those orphans that the garbage found so far leads to."""
-        for found in left:
-            if found.root is None:
+        for found in orphans:
+            if found.root is None or (found.root.kind == "orphan" and found.root.value is None):
                 met = [tensor for tensor in found.tensors if self._walk.has_met(tensor)]
-                found.root = self._walk.root(met[0]) if met else None
+                found.root = self._walk.root(met[0]) if met else found.root
 
     # -- the result ----------------------------------------------------------------------
 
     def result(self, count: int) -> Scan:
         """Turn what was found into plain values."""
-        groups = joined_variables(self._walk, self._found.values(), self._last)
+        groups = joined_variables(
+            self._walk, self._found.values(), list(self._notebook.namespace), self._last
+        )
         devices: dict[str, dict[Key, list[Found]]] = {}
         for found in sorted(self._found.values(), key=_size):
             held = devices.setdefault(found.place.device, {})
-            held.setdefault(key_of(found, groups, self._name_if_needed(found)), []).append(found)
+            held.setdefault(key_of(found, groups, self._module_variable(found)), []).append(found)
         holders: dict[str, tuple[Holder, ...]] = {}
         storages: dict[str, tuple[LiveStorage, ...]] = {}
         addresses: dict[str, dict[int, tuple[str, Holder]]] = {}
@@ -227,9 +255,18 @@ class _Search:
     def _facts(self, found: Found) -> list[TensorFacts]:
         return [self._reader.facts(tensor) for tensor in found.tensors[:_AT_ONCE]]
 
-    def _name_if_needed(self, found: Found) -> Name:
-        is_module = found.root is not None and found.root.kind == "module"
-        return self._name(found) if is_module else Name("")
+    def _module_variable(self, found: Found) -> str:
+        """Return the variable of a module that leads to a storage, e.g. ``train.cache``."""
+        root = found.root
+        if root is None or root.kind != "module":
+            return ""
+        if found.name is not None:
+            return "".join(found.name.steps[:2])
+        top = self._walk.top(found.tensors[0])
+        if id(top) not in self._tops:
+            step = label((root, root.value, top), 1, self._notebook.places)
+            self._tops[id(top)] = f"{root.name}{step.text}"
+        return self._tops[id(top)]
 
     def _name(self, found: Found) -> Name:
         return self._names(found)[0]
@@ -238,6 +275,9 @@ class _Search:
         """Return the names of a storage's tensors."""
         if found.name is not None:
             return [found.name]
+        if self._is_late():
+            root = found.root
+            return [Name(f"{root.name} …" if root is not None and root.name else "a tensor")]
         names = [name for tensor in found.tensors[:_AT_ONCE] for name in self._namer.names(tensor)]
         return names or [Name("a tensor")]
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..units import GIB, MIB, bytes_of, bytes_text
+from ..units import GIB, MIB, bytes_text
 from .live import DeviceMemory, Holder, LiveStorage
 from .out_of_memory import Request
 from .stats import torch_version
@@ -211,7 +211,7 @@ def _batch(evidence: Evidence) -> str:
     if size < made / 2 or tensors[count] < 2:
         return ""
     then = " and accumulate gradients over two" if graphs and evidence.trains else ""
-    return f"Halve the batch{then}: {bytes_of(size, made)} of the traceback have {count} rows."
+    return f"Halve the batch{then}: most of the traceback's {bytes_text(made)} have {count} rows."
 
 
 def _autocast(evidence: Evidence) -> str:

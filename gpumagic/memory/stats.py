@@ -99,6 +99,8 @@ class AllocatorStats:
     is free and pinned by live blocks.
     With the backend cudaMallocAsync torch keeps neither requested nor inactive split bytes.
     ``gpu_*`` come from NVML: ``nvmlDeviceGetMemoryInfo_v2`` and the lists of processes.
+    ``gpu_memory_reserved_bytes`` is what the driver keeps for itself, which only version 2 of
+    that call tells apart from what is used.
     ``outside_torch_bytes``: this process's bytes - reserved; where the driver does not tell
     this process's, used - reserved - others'. ``outside_torch_text`` says which of them it is,
     or why there is none.
@@ -120,6 +122,8 @@ class AllocatorStats:
     torch_ooms_count: int | None = None
     gpu_memory_total_bytes: int | None = None
     gpu_memory_used_bytes: int | None = None
+    gpu_memory_free_bytes: int | None = None
+    gpu_memory_reserved_bytes: int | None = None
     gpu_process_memory_bytes: int | None = None
     gpu_other_processes_memory_bytes: int | None = None
     outside_torch_bytes: int | None = None
@@ -308,11 +312,14 @@ def _card_figures(nvml: Nvml, gpu: Gpu, handle: Any) -> dict[str, Any]:
     # Version 2 leaves out what the driver reserves; a driver before R510 has version 1 only.
     version = getattr(nvml.py, "nvmlMemory_v2", None)
     info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version)[0] if version else None
-    if info is None:
+    if info is not None and info.total:
+        values["gpu_memory_reserved_bytes"] = int(info.reserved)
+    else:
         info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)[0]
     if info is not None and info.total:
         values["gpu_memory_total_bytes"] = int(info.total)
         values["gpu_memory_used_bytes"] = int(info.used)
+        values["gpu_memory_free_bytes"] = int(info.free)
     values |= {name: int(value) for name, value in process_memory(nvml, handle)[0].items()}
     return values
 

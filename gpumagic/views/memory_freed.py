@@ -53,9 +53,7 @@ def build_free(freed: Freed) -> MemoryView:
     titles = ("Will be released", "Released")
     if not any(section.title in titles for block in blocks for section in block.sections):
         sentences.append("Nothing to release." if freed.dry_run else "Nothing was released.")
-    why = freed.reason or freed.before.reason
-    if why:
-        sentences = [*sentences, f"{why[0].upper()}{why[1:].rstrip('.')}."]
+    sentences += [reason] if (reason := freed.reason or freed.before.reason) else []
     notes = [quiet_note(quiet), cut_note(freed.before, freed.after), *freed.after.notes]
     return MemoryView(
         title_of(names, "GPU memory by holder"),

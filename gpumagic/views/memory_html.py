@@ -16,6 +16,7 @@ from .memory_model import Block, MemoryView, Row, Section, build_memory
 from .memory_parts import Bar, Bars, Key
 from .memory_text import allocator_parts
 from .memory_words import plain
+from .wording import clean
 
 __all__ = ["free_html", "holders_html", "memory_html", "tensors_html"]
 
@@ -33,7 +34,7 @@ _STYLE = (
     ".gph p{margin:0 0 4px;font-size:13px;line-height:20px;color:inherit}"
     ".gph .head{display:flex;gap:10px;margin:2px 0 4px}.gph b{font-weight:600}"
     ".gph .head>*{white-space:nowrap}.gph .head b{font-size:14px}"
-    ".gph .head .dev{margin-left:auto}.gph .l{color:var(--l)}"
+    ".gph p.dev{margin-top:10px}.gph .head .dev{margin-left:auto}.gph .l{color:var(--l)}"
     ".gph p.small{font-size:11px;line-height:15px;margin:2px 0 0;color:var(--l)}"
     ".gph code{padding:0!important;background:none!important;color:inherit;font-family:var(--c);"
     "font-size:12px;white-space:inherit!important;overflow-wrap:anywhere}"
@@ -41,7 +42,7 @@ _STYLE = (
     "background:var(--jp-layout-color2,rgba(128,128,128,.15))!important}"
     ".gph p.small code{font-size:11px;padding:0 2px!important}"
     ".gph table{display:table;table-layout:auto;width:100%;margin:4px 0 8px!important;border:0;"
-    "border-collapse:collapse;font:inherit;color:inherit}"
+    "border-collapse:collapse;font:inherit;color:inherit}.gph table.who{margin-top:8px!important}"
     ".gph table tr,.gph table thead{background:none!important;border:0}"
     ".gph table th,.gph table td{padding:0 0 0 12px;border:0;line-height:20px;font-size:13px;"
     "font-weight:400;text-align:left;vertical-align:top;max-width:none;background:none;"
@@ -121,16 +122,16 @@ def _page(content: str) -> str:
 
 
 def _small(notes: Sequence[str]) -> Iterator[str]:
-    return (f'<p class="small">{code_html(note)}</p>' for note in notes)
+    return (f'<p class="small">{code_html(clean(note))}</p>' for note in notes)
 
 
 def _view(view: MemoryView, table: str = "") -> str:
     alone = len(view.blocks) == 1
     found = [_head(view.title, view.note, view.blocks[0].device if alone else "")]
-    found += [f"<p>{code_html(sentence)}</p>" for sentence in view.sentences]
+    found += [f"<p>{code_html(clean(sentence))}</p>" for sentence in view.sentences]
     found.append(table)
     for block in view.blocks:
-        found.append("" if alone else f"<p><b>{escape(block.device)}</b></p>")
+        found.append("" if alone else f'<p class="dev"><b>{escape(block.device)}</b></p>')
         found += _block(block)
     return "".join([*found, *_small(view.notes)])
 
@@ -228,9 +229,9 @@ def _bar(bar: Bar, unit: str) -> str:
 
 def _key(key: Key) -> str:
     number = f" {escape(key.number)}" if key.number else ""
-    return (
-        f'<span><i class="{key.style}"></i><span class="l">{escape(key.name)}</span>{number}</span>'
-    )
+    name = f'<span class="l">{escape(key.name)}</span>'
+    # The style hides the text of a swatch: it is for places that strip the styles.
+    return f'<span><i class="{key.style}">▪ </i>{name}{number}</span>'
 
 
 # -- lists -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
 
 _MOST_ROWS = 8
 _SMALLEST_GAP = 0.01
+_SMALLEST_SHARE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,17 @@ def _few(items: Iterable[Item]) -> Iterator[Item]:
     items = [item for item in items if item.bytes is None or item.bytes > 0]
     first = sorted((item for item in items if not item.last), key=lambda item: -(item.bytes or 0))
     if len(first) > _MOST_ROWS + 1:
-        rest = first[_MOST_ROWS:]
+        large = [item for item in first[:_MOST_ROWS] if (item.bytes or 0) >= _least(first)]
+        rest = first[len(large) :]
         total = sum(item.bytes or 0 for item in rest)
-        first = [*first[:_MOST_ROWS], Item(f"{len(rest)} more", "", total)]
+        first = [*large, Item(f"{len(rest)} more", "", total)]
     yield from first
     yield from sorted((item for item in items if item.last), key=lambda item: -(item.bytes or 0))
+
+
+def _least(items: Sequence[Item]) -> float:
+    """Return the bytes below which one of many rows would be no more than a hairline."""
+    return _SMALLEST_SHARE * max(item.bytes or 0 for item in items)
 
 
 def section_of(
@@ -154,11 +161,14 @@ def remainder_items(device: DeviceMemory, allocated: int | None) -> list[Item]:
 
 def child_sections(device: DeviceMemory, longest: int) -> list[Section]:
     """Name the child processes that hold memory of the GPU."""
-    items = [Item(f"PID {c.pid}", code(c.command), c.bytes) for c in device.children]
-    note = "yours to end"
-    if any(child.bytes is None for child in device.children):
-        note += "; n/a: the driver does not tell"
-    return section_of("Child processes", note, items, STYLES["other processes"], longest)
+    untold = "not told by the driver: "
+    items = [
+        Item(f"PID {child.pid}", (untold if child.bytes is None else "") + code(child.command),
+             child.bytes)
+        for child in device.children
+    ]
+    style = STYLES["other processes"]
+    return section_of("Child processes", "yours to end", items, style, longest)
 
 
 def holder_sections(device: DeviceMemory, title: str, note: str = "") -> list[Section]:

@@ -14,6 +14,7 @@ from .memory_lists import Chain, TensorRow, build_chains, build_tensors
 from .memory_model import Block, MemoryView, Row, Section, build_memory
 from .memory_parts import Bars
 from .memory_words import plain
+from .wording import clean
 
 __all__ = ["allocator_parts", "free_text", "holders_text", "memory_text", "tensors_text"]
 
@@ -75,7 +76,7 @@ def allocator_parts(allocator: AllocatorReport | None) -> list[AllocatorReport]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return wrap(plain(text), _WIDTH, subsequent_indent="  ")
+    return wrap(plain(clean(text)), _WIDTH, subsequent_indent="  ")
 
 
 def _narrow(line: str) -> list[str]:
@@ -134,10 +135,11 @@ def _block(block: Block) -> Iterator[str]:
 def _section(section: Section, widths: tuple[int, int, int]) -> Iterator[str]:
     name, number, command = widths
     detail = _WIDTH - name - number - _ROW_BAR - command - (8 if command else 6)
+    room = name + detail + 2
     head = f"{section.title}, {section.note}" if section.note else section.title
-    yield f"{_cut(head, name + detail + 2):<{name + detail + 2}}  {section.number:>{number}}  " + (
-        section.unit
-    )
+    if len(head) > room:
+        head = head.rpartition(", ")[0]
+    yield f"{_cut(head, room):<{room}}  {section.number:>{number}}  {section.unit}"
     for row in section.rows:
         line = (
             f"{_cut(row.name, name):<{name}}  {_cut(row.detail, detail):<{detail}}"

@@ -77,7 +77,12 @@ def holder_name(holder: Holder) -> str:
     """Name a holder: variables, displays and variables of modules are code."""
     if holder.kind in _IS_CODE:
         return joined([code(root) for root in holder.roots])
-    return ", ".join(code(root) if root.startswith("%") else _calls(root) for root in holder.roots)
+    return joined([_root(root) for root in holder.roots])
+
+
+def _root(name: str) -> str:
+    """Name a root that is no variable: the debugger is a command, a function is code."""
+    return code(name) if name.startswith("%") else _calls(short(name))
 
 
 def step_name(step: Step) -> str:
@@ -85,7 +90,7 @@ def step_name(step: Step) -> str:
     names = step.name.split(", ")
     if step.kind in _IS_CODE and step.name not in _PLAIN_STEPS:
         return joined([code(name) for name in names])
-    return ", ".join(code(name) if name.startswith("%") else _calls(name) for name in names)
+    return joined([_root(name) for name in names])
 
 
 def detail_of(kind: str, detail: str) -> str:

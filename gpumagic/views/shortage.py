@@ -117,10 +117,11 @@ def _room(short: Shortage) -> str:
     if asked is None or missing is None or short.fits is None:
         return f"{gives}."
     then = ""
-    if short.remedy and short.remedy_fits:
+    if short.remedy_fits is not None and short.rebinding is not None:
+        old = f"without the old {code(short.rebinding[0])}"
+        then = f"; {old} it fits" if short.remedy_fits else f", and {old} too"
+    elif short.remedy_fits:
         then = f"; with {_command(short.remedy)} it fits"
-    elif short.remedy and short.remedy_fits is False:
-        then = f", and {_command(short.remedy)} alone is not enough"
     if short.lasts:
         return f"{gives}, and the {_number(short, asked)} fit."
     if short.fits:

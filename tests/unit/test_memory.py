@@ -13,11 +13,13 @@ from typing import Any
 from weakref import ref
 
 import pytest
+import torch
 
 from fakes_torch import MIB, FakeDevice, FakeTorch, nested_stats
 from gpumagic.devices import cuda_module
 from gpumagic.errors import DeviceError, SourceUnavailable
 from gpumagic.memory.free import free_memory
+from gpumagic.memory.report import memory_report
 from gpumagic.memory.stats import allocator_stats
 from gpumagic.sources.nvml_library import Nvml
 from nvml_stub import H200, NvmlStub
@@ -282,10 +284,17 @@ def test_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- freeing ----------------------------------------------------------------------------------
 
 
+def with_tensors(fake: FakeTorch) -> FakeTorch:
+    """Give a torch with an invented allocator the real one's tensors, all on the CPU."""
+    for name in ("Tensor", "_C", "strided", "no_grad"):
+        setattr(fake.torch, name, getattr(torch, name))
+    return fake
+
+
 def test_what_comes_back_and_what_stays(
     driver: NvmlStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report holds both sides: what the device got back, and who keeps the rest."""
+    """The result holds both sides: what the device got back, and what is left."""
     device = FakeDevice(FIRST, busy())
 
     def emptied() -> None:
@@ -293,42 +302,55 @@ def test_what_comes_back_and_what_stays(
                                     inactive_split=256 * MIB)
         driver.gpu(0, memory_used=9 * GIB // 4, processes=f"self:{7 * GIB // 4},1:{GIB // 2}")
 
-    fake = FakeTorch([device, FakeDevice(SECOND)], on_empty_cache=emptied).install(monkeypatch)
-    report = free_memory()
-    assert fake.calls == ["empty_cache", "ipc_collect"]
-    (gpu,) = report.devices
-    assert gpu.returned_bytes == 768 * MIB
-    assert gpu.collected_bytes == 0
-    assert str(report) == """\
-cuda:0 (NVIDIA H200): 768.0 MiB came back to the device. What stays: 1.0 GiB in live tensors,\
- 256.0 MiB cached in segments that live blocks pin, 512.0 MiB outside torch (CUDA context and\
- other non-torch memory of this process). Live tensors go once nothing holds them: del their\
- names, then free again.
-                    before       after   came back
-  allocated        1.0 GiB     1.0 GiB         0 B
-  reserved         2.0 GiB     1.2 GiB   768.0 MiB
-  device used      3.0 GiB     2.2 GiB   768.0 MiB"""
-    known = json.loads(json.dumps(report.to_dict()))
-    assert known["devices"][0]["after"]["torch_reserved_bytes"] == GIB + 256 * MIB
+    fake = FakeTorch([device, FakeDevice(SECOND)], on_empty_cache=emptied)
+    with_tensors(fake).install(monkeypatch)
+    freed = free_memory()
+    assert fake.calls == ["ipc_collect", "empty_cache"]
+    assert [step.kind for step in freed.steps] == ["cache"]
+    assert freed.returned_bytes("cuda:0") == 768 * MIB
+    assert freed.released_bytes("cuda:0") == 0
+    (before,), (after,) = freed.before, freed.after
+    assert before.allocator is not None and after.allocator is not None
+    assert before.allocator.gpu_memory_used_bytes == 3 * GIB
+    assert after.allocator.gpu_memory_used_bytes == 9 * GIB // 4
+    assert after.allocator.torch_reserved_bytes == GIB + 256 * MIB
+    known = json.loads(json.dumps(freed.to_dict()))
+    assert known["steps"][0]["bytes"] == {"cuda:0": 768 * MIB}
+    assert "768.0" in str(freed)
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_a_dry_run_asks_torch_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run collects nothing and empties no cache."""
+    fake = with_tensors(FakeTorch([FakeDevice(FIRST, busy())])).install(monkeypatch)
+    gc.disable()
+    try:
+        garbage = ref(_Cycle())
+        freed = free_memory(dry_run=True)
+        assert garbage() is not None
+    finally:
+        gc.enable()
+    assert fake.calls == []
+    assert freed.dry_run
 
 
 @pytest.mark.usefixtures("no_driver")
 def test_nothing_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where live tensors hold everything the report says that nothing came back."""
+    """Where live tensors hold everything the result says that nothing was released."""
     stats = nested_stats(allocated=GIB, reserved=GIB)
-    FakeTorch([FakeDevice(FIRST, stats)]).install(monkeypatch)
-    text = str(free_memory())
-    assert "Nothing came back to the device. What stays: 1.0 GiB in live tensors." in text
-    assert "device used          n/a" in text
+    with_tensors(FakeTorch([FakeDevice(FIRST, stats)])).install(monkeypatch)
+    freed = free_memory()
+    assert freed.steps == ()
+    assert "Nothing was released." in str(freed)
 
 
 @pytest.mark.usefixtures("no_driver")
 def test_an_unused_torch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch holds no GPU memory its cache is not asked to be emptied."""
-    fake = FakeTorch([FakeDevice(FIRST)]).install(monkeypatch)
-    report = free_memory()
-    assert fake.calls == []
-    assert str(report) == "Nothing to give back: torch holds no GPU memory in this process"
+    """Where torch holds no GPU memory the text says so."""
+    with_tensors(FakeTorch([FakeDevice(FIRST)])).install(monkeypatch)
+    freed = free_memory()
+    assert freed.reason == "torch holds no GPU memory in this process"
+    assert freed.steps == ()
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -338,12 +360,13 @@ def test_a_refusal_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise RuntimeError("CUDA error: an illegal memory access\nCompile with TORCH_USE...")
 
-    FakeTorch([FakeDevice(FIRST, busy())], on_empty_cache=refuse).install(monkeypatch)
-    report = free_memory()
-    assert report.reason == (
+    fake = FakeTorch([FakeDevice(FIRST, busy())], on_empty_cache=refuse)
+    with_tensors(fake).install(monkeypatch)
+    freed = free_memory()
+    assert freed.reason == (
         "torch refused to release its cache: CUDA error: an illegal memory access"
     )
-    assert "Nothing came back" in str(report)
+    assert "refused to release its cache" in str(freed)
 
 
 class _Cycle:
@@ -351,30 +374,32 @@ class _Cycle:
         self.me = self
 
 
-@pytest.mark.parametrize("collect", [True, False])
-def test_garbage_is_collected_only_if_asked(
-    monkeypatch: pytest.MonkeyPatch, collect: bool
+@pytest.mark.parametrize("missing", ["torch", "cuda"])
+def test_nothing_is_touched_where_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Cycles go with ``collect`` and stay without; the user's own names stay in both."""
-    without_torch(monkeypatch, None)
+    """Without torch, or before CUDA is initialised, not even garbage is collected."""
+    if missing == "torch":
+        without_torch(monkeypatch, None)
+    else:
+        FakeTorch([FakeDevice(FIRST)], initialised=False).install(monkeypatch)
     gc.disable()
     try:
-        mine = _Cycle()
         garbage = ref(_Cycle())
+        freed = free_memory()
         assert garbage() is not None
-        report = free_memory(collect=collect)
-        assert (garbage() is None) is collect
-        assert (report.collected is None) is not collect
-        assert mine.me is mine
     finally:
         gc.enable()
         gc.collect()
+    assert freed.reason
+    assert freed.reason in str(freed).replace("\n  ", " ")
 
 
 def test_the_real_torch_is_not_disturbed() -> None:
     """With the real torch imported, neither report initialises CUDA."""
-    torch = pytest.importorskip("torch")
     before = torch.cuda.is_initialized()
     allocator_stats()
-    free_memory(collect=False)
+    free_memory()
+    free_memory(dry_run=True)
+    memory_report()
     assert torch.cuda.is_initialized() is before

@@ -462,7 +462,7 @@ def test_an_old_object_is_in_the_way() -> None:
     assert words(short) == (
         "16.0 GiB asked for, 9.7 GiB free on GPU 0. The old `model` (12.0 GiB) is still there"
         " while the new one is made: `%gpufree model optimizer` first. `%gpufree` gives back 2.0"
-        " GiB: 4.3 GiB short; with `%gpufree model optimizer` it fits."
+        " GiB: 4.3 GiB short; without the old `model` it fits."
     )
 
 
@@ -477,7 +477,7 @@ def test_an_old_object_that_is_not_enough() -> None:
     found = device(variable("model", holds=3), variable("x", holds=99))
     short = judged(found, bound=("model",))
     assert (short.rebinding, short.remedy_fits) == (("model", gib(3)), False)
-    assert words(short).endswith("6.3 GiB short, and `%gpufree model` alone is not enough.")
+    assert words(short).endswith("6.3 GiB short, and without the old `model` too.")
 
 
 def test_what_autograd_saved_goes_too() -> None:
@@ -627,7 +627,7 @@ def test_what_the_batch_fills_is_evidence_for_a_smaller_one() -> None:
         variable("model", "optimizer", holds=80), traceback(40), storages=ACTS
     )
     assert judged(found, cell=17).advice == (
-        "Halve the batch and accumulate gradients over two: 40.0 of 40.0 GiB of the traceback have"
+        "Halve the batch and accumulate gradients over two: most of the traceback's 40.0 GiB have"
         " 64 rows.",
         "`torch.autocast` would halve most of the traceback's 40.0 GiB of float32.",
     )
@@ -652,7 +652,7 @@ def test_without_gradients_inference_mode_is_advised() -> None:
         assert first not in judged(trains, cell=17).advice
     without = [tensor(s.name, 10, shape=s.shape) for s in ACTS]
     assert judged(device(*found.holders, storages=without), cell=17).advice == (
-        "Halve the batch: 40.0 of 40.0 GiB of the traceback have 64 rows.",
+        "Halve the batch: most of the traceback's 40.0 GiB have 64 rows.",
     )
 
 
