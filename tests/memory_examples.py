@@ -214,6 +214,7 @@ def chains() -> tuple[Name, ...]:
         Name("hidden", "the closure of hook(), [9] line 2, held by model",
              ("model", "._forward_hooks", "[12]", "hidden in the closure of hook(), [9] line 2")),
         Name("acts[0]", "train_step(), [17] line 3",
-             ("traceback of [17]", "acts in train_step(), [17] line 3", "[0]")),
+             ("traceback of [17]", "acts in train_step(), [17] line 3", "[0]"),
+             kind="traceback"),
         Name("batch[3]", "", ("batch", "[3]"), True),
     )

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["OutOfMemoryPanel"]
 
 
+_COUNT = 200
+"""Storages that are named: what keeps a graph is small, and counts."""
+
+
 class OutOfMemoryPanel:
     """Show who holds the memory after ``torch.OutOfMemoryError``, in any cell.
 
@@ -55,7 +59,7 @@ def _shortage(shell: Any, error: BaseException, info: Any) -> Shortage | None:
 
     notebook = Notebook(shell)
     cuda = cuda_module()
-    looked = look(notebook, cpu=cuda is None)
+    looked = look(notebook, cpu=cuda is None, count=_COUNT)
     request = parse(str(error))
     index = request.device_index
     if index is None and cuda is not None:

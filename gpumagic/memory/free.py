@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from .tensors import TensorReader, torch_module
 
 __all__ = ["free_memory"]
 
+# What the rounding to blocks may make of a difference.
+_UNEVEN_BYTES = 1 << 20
 _KINDS: dict[str, StepKind] = {"traceback": "traceback", "cycle": "cycle", "output": "output"}
 
 
@@ -258,7 +260,7 @@ class _Work:
         }
         self._done.append(Step(kind, name, "", freed))
 
-    def steps(self, after: MemoryReport) -> Iterable[Step]:
+    def steps(self, after: MemoryReport) -> Iterator[Step]:
         """Yield the steps that released something, described by who held it before."""
         for step in self._done:
             holders = [
@@ -268,13 +270,26 @@ class _Work:
                 if _is_of(holder, step)
             ]
             freed = step.bytes if self._cuda is not None else _differences(holders, after)
-            if not freed and not (step.debug_gone or step.kind == "name"):
-                continue
-            names = dict.fromkeys(holder.name for _, holder in holders) or [step.name]
-            details = dict.fromkeys(holder.detail for _, holder in holders)
+            if freed or step.debug_gone or step.kind == "name":
+                yield from _told_apart(replace(step, bytes=freed), holders)
+
+
+def _told_apart(step: Step, holders: Sequence[tuple[str, Holder]]) -> Iterator[Step]:
+    """Yield a step by holder, if theirs is what was measured together; else as one."""
+    sums: dict[str, int] = {}
+    for device, holder in holders:
+        sums[device] = sums.get(device, 0) + holder.bytes
+    if holders and all(
+        abs(sums.get(device, 0) - size) <= _UNEVEN_BYTES + size / 100
+        for device, size in step.bytes.items()
+    ):
+        for device, holder in holders:
             yield replace(
-                step, name=", ".join(names), detail="; ".join(details), bytes=freed
+                step, name=holder.name, detail=holder.detail, bytes={device: holder.bytes}
             )
+        return
+    details = dict.fromkeys(holder.detail for _, holder in holders)
+    yield replace(step, detail="; ".join(details))
 
 
 def _is_of(holder: Holder, step: Step) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .frames import CodePlaces
-from .graph import Root, Walk
+from .graph import Root, RootKind, Walk
 from .labels import HIDDEN, LEFT_OUT, instance_dict, label
 
 __all__ = ["Name", "Namer", "instance_dict", "name_of"]
@@ -25,15 +25,16 @@ _SHARD = "._local_tensor"
 class Name:
     """An expression, and the place where it means something (empty: in the notebook).
 
-    ``batch[3]``; ``acts`` in ``trainlabel(), [5] line 3``. ``steps`` are the chain's parts from
+    ``batch[3]``; ``acts`` in ``train_step(), [5] line 3``. ``steps`` are the chain's parts from
     the root on, for showing them one below the other. ``can_evaluate`` says that the text is
-    Python which gives the object in the notebook.
+    Python which gives the object in the notebook. ``kind`` is that of the root.
     """
 
     text: str
     where: str = ""
     steps: tuple[str, ...] = ()
     can_evaluate: bool = False
+    kind: RootKind = "variable"
 
     def __str__(self) -> str:
         return f"{self.text} in {self.where}" if self.where else self.text
@@ -125,4 +126,4 @@ def name_of(chain: Sequence[Any], places: CodePlaces) -> Name:
         python = False
     if len(steps) > _MOST_STEPS:
         steps[_ENDS:-_ENDS] = [LEFT_OUT.text]
-    return Name("".join(parts).removesuffix(_SHARD), where, tuple(steps), python)
+    return Name("".join(parts).removesuffix(_SHARD), where, tuple(steps), python, root.kind)

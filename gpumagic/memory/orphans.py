@@ -26,7 +26,10 @@ from typing import Any
 
 from .graph import Root, Walk, is_one_of, name_of_type
 
-__all__ = ["Orphans", "is_plumbing", "look_behind"]
+__all__ = ["KEPT_OUTSIDE", "Orphans", "is_plumbing", "look_behind"]
+
+KEPT_OUTSIDE = "kept outside Python's objects"
+"""What is said of a tensor that nothing of Python's leads to."""
 
 _DEEPEST = 16
 _MOST_OBJECTS = 20_000
@@ -199,7 +202,7 @@ class _Group:
         for one in self._objects[len(self.targets) :]:
             if id(one) in alive:
                 return f"held by a {name_of_type(type(one))} that is kept outside Python's objects"
-        return "kept outside Python's objects"
+        return KEPT_OUTSIDE
 
 
 def is_plumbing(one: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..devices import cuda_module
 from .blocks import BlockMap, read_blocks
 from .children import children_on
 from .live import DeviceMemory, LiveStorage, MemoryReport, Remainder
+from .orphans import KEPT_OUTSIDE
 from .roots import Notebook
 from .scan import TIMEOUT_S, Scan, scan
 from .stats import AllocatorReport, AllocatorStats, allocator_stats, why_no_cuda
@@ -84,6 +85,7 @@ def look(
         notes = (why,) if why else ()
         stats = allocator_stats()
         devices = [_gpu(one, found, blocks) for one in _used(stats, found)]
+    devices = [_explained(one, found.graphs.get(one.device, ())) for one in devices]
     reason = "" if devices else _nothing(cpu)
     report = MemoryReport(tuple(devices), reason, found.cut, found.objects, found.seconds, notes)
     return Looked(report, found, blocks)
@@ -128,7 +130,7 @@ def _gpu(stats: AllocatorStats, found: Scan, blocks: BlockMap | None) -> DeviceM
     return replace(
         device,
         allocator=stats,
-        remainders=tuple(_explained(one, device.storages) for one in remainders),
+        remainders=tuple(remainders),
         pinned=pinned,
         children=children_on(stats.uuid),
     )
@@ -145,12 +147,22 @@ def _with_blocks(
     )
 
 
-def _explained(remainder: Remainder, storages: Collection[LiveStorage]) -> Remainder:
-    """Name the graphs that may keep what Python cannot reach."""
-    if remainder.name != _UNREACHABLE:
-        return remainder
-    graphs = list(dict.fromkeys(s.name for s in storages if s.has_graph))
+def _kept_by(graphs: Sequence[str]) -> str:
+    """Say what may keep memory that no name leads to."""
     if not graphs:
-        return replace(remainder, detail="autograd's saved tensors, or C++")
-    names = ", ".join(f"`{name}`" for name in graphs[:3])
-    return replace(remainder, detail=f"autograd keeps what {names} came from; or C++")
+        return "C++: autograd's saved tensors, or work space of cuBLAS"
+    shown = [f"`{name}`" for name in graphs[:3]]
+    return f"autograd keeps what {' and '.join(shown)} came from, or C++"
+
+
+def _explained(device: DeviceMemory, graphs: Sequence[str]) -> DeviceMemory:
+    """Name the graphs that may keep what no name leads to."""
+    why = _kept_by(graphs)
+    holders = tuple(
+        replace(one, detail=why) if one.kind == "unknown" and one.detail == KEPT_OUTSIDE else one
+        for one in device.holders
+    )
+    remainders = tuple(
+        replace(one, detail=why) if one.name == _UNREACHABLE else one for one in device.remainders
+    )
+    return replace(device, holders=holders, remainders=remainders)

@@ -27,6 +27,8 @@ TIMEOUT_S = 0.5
 
 _AT_ONCE = 16
 _ROUNDS = 64
+# Following the largest orphans is given this at the least: a pass over all objects or two.
+_FOLLOW_S = 0.2
 # Reading the tensors themselves may take this much longer: without them nothing adds up.
 _OVERTIME_S = 0.25
 _CHECK_EVERY = 1024
@@ -37,13 +39,14 @@ class Scan:
     """What a search found, as plain values, by device: holders and storages, largest first.
 
     ``addresses`` gives for each storage, by its first byte, its name and its holder, for
-    comparing with the allocator's blocks; those beyond ``count`` have an empty name. ``cut``
-    says what was left out.
+    comparing with the allocator's blocks; those beyond ``count`` have an empty name. ``graphs``
+    are the holders of tensors that autograd can keep others for. ``cut`` says what was left out.
     """
 
     holders: dict[str, tuple[Holder, ...]]
     storages: dict[str, tuple[LiveStorage, ...]]
     addresses: dict[str, dict[int, tuple[str, Holder]]]
+    graphs: dict[str, tuple[str, ...]]
     cut: str
     objects: int
     seconds: float
@@ -156,6 +159,7 @@ class _Search:
         objects.clear()
         del tensor
         self._found |= orphans
+        self._until = max(self._until, self._clock() + _FOLLOW_S)
         everybody = sorted(orphans.values(), key=_size)
         left = everybody
         for _ in range(_ROUNDS):
@@ -227,6 +231,7 @@ class _Search:
         holders: dict[str, tuple[Holder, ...]] = {}
         storages: dict[str, tuple[LiveStorage, ...]] = {}
         addresses: dict[str, dict[int, tuple[str, Holder]]] = {}
+        graphs: dict[str, tuple[str, ...]] = {}
         for device, held in sorted(devices.items()):
             option = "--cpu " if device == "cpu" else ""
             made = {key: holder_of(key, m, self._name, option) for key, m in held.items()}
@@ -237,6 +242,7 @@ class _Search:
                 storage_of(found, self._facts(found), holder, self._names(found))
                 for found, holder in owners[:count]
             )
+            graphs[device] = self._graphs(held)
             named = [str(Name(s.name, s.where)) for s in storages[device]]
             named += [""] * (len(owners) - len(named))
             addresses[device] = {
@@ -247,10 +253,28 @@ class _Search:
             holders,
             storages,
             addresses,
+            graphs,
             "; ".join(dict.fromkeys(self._cut)),
             max(self._objects, self._walk.count),
             self._clock() - self._begun,
         )
+
+    def _graphs(self, held: dict[Key, list[Found]]) -> tuple[str, ...]:
+        """Return who holds tensors with a graph, named by the roots themselves."""
+        names: dict[str, None] = {}
+        for key, members in held.items():
+            if key.kind in ("unknown", "cycle"):
+                continue
+            for found in members:
+                root = found.root
+                name = "" if root is None else root.name
+                if name in names:
+                    continue
+                if any(self._reader.has_graph(tensor) for tensor in found.tensors[:_AT_ONCE]):
+                    names[name] = None
+                if self._is_late():
+                    return tuple(names)
+        return tuple(names)
 
     def _facts(self, found: Found) -> list[TensorFacts]:
         return [self._reader.facts(tensor) for tensor in found.tensors[:_AT_ONCE]]

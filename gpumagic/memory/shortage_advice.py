@@ -67,7 +67,8 @@ class Evidence:
 
 def unreachable_bytes(device: DeviceMemory) -> int:
     """Return the bytes that no Python object leads to, such as what autograd has saved."""
-    return sum(r.bytes for r in device.remainders if r.name == "not reachable from Python")
+    rest = sum(r.bytes for r in device.remainders if r.name == "not reachable from Python")
+    return rest + sum(holder.bytes for holder in device.of("unknown"))
 
 
 def advice_for(evidence: Evidence) -> tuple[str, ...]:

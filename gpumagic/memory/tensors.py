@@ -88,6 +88,17 @@ class TensorReader:
         """Tell whether a type is torch's Tensor or derives from it."""
         return is_one_of(kind, (self._tensor,))
 
+    def types(self) -> list[type]:
+        """Return ``torch.Tensor`` and all types that derive from it; no metaclass is asked."""
+        found: dict[int, type] = {}
+        waiting = [self._tensor]
+        while waiting:
+            kind = waiting.pop()
+            if id(kind) not in found:
+                found[id(kind)] = kind
+                waiting += type.__subclasses__(kind)
+        return list(found.values())
+
     def quiet(self) -> AbstractContextManager[Any]:
         """Return the context in which tensors are read: nobody's overrides run in it."""
         stack = ExitStack()
@@ -157,6 +168,13 @@ class TensorReader:
             return None  # asking for its address would make the copy
         return Place(device, address, size) if size and address else None
 
+    def has_graph(self, tensor: Any) -> bool:
+        """Tell whether autograd recorded how a tensor was made; False where it refuses."""
+        try:
+            return bool(self._requires_grad(tensor) and not self._is_leaf(tensor))
+        except Exception:
+            return False
+
     def facts(self, tensor: Any) -> TensorFacts:
         """Describe a tensor that has a place."""
         size = 0
@@ -170,14 +188,11 @@ class TensorReader:
             bytes=size,
             shape=shape,
             dtype=str(self._dtype(tensor)).removeprefix("torch."),
-            has_graph=bool(self._requires_grad(tensor) and not self._is_leaf(tensor)),
+            has_graph=self.has_graph(tensor),
         )
 
 
 def all_tensors(reader: TensorReader, objects: list[Any]) -> Iterator[Any]:
     """Yield those of some objects that are tensors; types are told apart by their ids."""
-    ids = list(map(id, map(type, objects)))
-    examples = dict(zip(ids, objects, strict=True))
-    kinds = {key for key, value in examples.items() if reader.is_tensor(type(value))}
-    examples.clear()
-    return compress(objects, map(kinds.__contains__, ids))
+    kinds = set(map(id, reader.types()))
+    return compress(objects, map(kinds.__contains__, map(id, map(type, objects))))

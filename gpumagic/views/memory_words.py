@@ -24,7 +24,6 @@ _LONGEST_DETAIL = 120
 _MOST = 3
 _MOST_EXTENTS = 6
 _CALL = re.compile(r"[\w.<>]+\(\)")
-_DISPLAYED = re.compile(r"Out\[\d+\]\Z|_+\Z|_\d+\Z")
 _IS_CODE = ("variable", "output", "module", "name")
 _PLAIN_STEPS = ("displayed values",)
 
@@ -149,11 +148,15 @@ def shape_text(shape: Sequence[int], own_bytes: int) -> str:
 def release_of(chain: Name) -> str:
     """Return the command that would release what a chain begins with, empty if none is known."""
     root = clean(chain.steps[0] if chain.steps else chain.text)
-    if root.startswith(("traceback", "cycle", "%debug")):
-        return "%gpufree"
-    if _DISPLAYED.match(root):
-        return "%gpufree --out"
-    return f"%gpufree {root}" if chain.can_evaluate and root.isidentifier() else ""
+    match chain.kind:
+        case "traceback" | "orphan":
+            return "%gpufree"
+        case "output":
+            return "%gpufree --out"
+        case "variable":
+            return f"%gpufree {root}" if root.isidentifier() else ""
+        case _:
+            return ""
 
 
 # -- sentences -----------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ _STYLE = (
 
 
 def shortage_words(short: Shortage) -> tuple[str, str]:
-    """Return the first sentence and the others, three in all; code stands between backticks."""
-    others = (_old(short) or _holders(short), _room(short))
+    """Return the first sentence and the others, four in all; code stands between backticks."""
+    others = (_holders(short), _old(short), _room(short))
     return _lead(short), " ".join(text for text in others if text)
 
 
@@ -75,6 +75,8 @@ def _holders(short: Shortage) -> str:
 def _holder(short: Shortage, holder: Holder) -> str:
     if holder.kind in ("variable", "output", "module"):
         name = joined([code(root) for root in holder.roots], last=" and ")
+        if short.rebinding is not None and short.rebinding[0] in holder.roots:
+            name = f"the old {name}"
     else:
         name = holder_name(holder)
         if holder.kind == "traceback" and name.startswith("traceback"):
@@ -91,8 +93,10 @@ def _old(short: Shortage) -> str:
     if short.rebinding is None:
         return ""
     name, size = short.rebinding
+    told = any(name in holder.roots for holder in short.holders)
+    much = "" if told else f" ({bytes_text(size)})"
     return (
-        f"The old {code(name)} ({bytes_text(size)}) is still there while the new one is made:"
+        f"The old {code(name)}{much} is still there while the new one is made:"
         f" {_command(short.remedy)} first."
     )
 

@@ -310,7 +310,8 @@ def test_what_comes_back_and_what_stays(
     assert freed.returned_bytes("cuda:0") == 768 * MIB
     assert freed.released_bytes("cuda:0") == 0
     (before,), (after,) = freed.before, freed.after
-    assert before.allocator is not None and after.allocator is not None
+    assert before.allocator is not None
+    assert after.allocator is not None
     assert before.allocator.gpu_memory_used_bytes == 3 * GIB
     assert after.allocator.gpu_memory_used_bytes == 9 * GIB // 4
     assert after.allocator.torch_reserved_bytes == GIB + 256 * MIB

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 import memory_examples as examples
+from gpumagic.memory.graph import RootKind
 from gpumagic.memory.live import DeviceMemory, Holder, MemoryReport, PinnedCache, Remainder
 from gpumagic.memory.naming import Name
 from gpumagic.memory.release import Freed, Step
@@ -485,14 +486,15 @@ def test_no_chain_has_its_reason() -> None:
     assert holders_text("x", [], reason="torch is not imported") == "torch is not imported"
 
 
-@pytest.mark.parametrize(("root", "python", "command"), [
-    ("batch", True, "%gpufree batch"), ("Out[7]", True, "%gpufree --out"),
-    ("_", True, "%gpufree --out"), ("traceback of [17]", False, "%gpufree"),
-    ("cycle", False, "%gpufree"), ("numpy", False, ""), ("x in f(), [3] line 1", False, ""),
+@pytest.mark.parametrize(("root", "kind", "command"), [
+    ("batch", "variable", "%gpufree batch"), ("Out[7]", "output", "%gpufree --out"),
+    ("_", "output", "%gpufree --out"), ("traceback of [17]", "traceback", "%gpufree"),
+    ("Trainer", "orphan", "%gpufree"), ("numpy", "module", ""),
+    ("x in f(), [3] line 1", "frame", ""),
 ])
-def test_what_would_release_a_root(root: str, python: bool, command: str) -> None:
+def test_what_would_release_a_root(root: str, kind: RootKind, command: str) -> None:
     """Only what is the notebook's or the user's has a command."""
-    assert release_of(Name(root, "", (root,), python)) == command
+    assert release_of(Name(root, "", (root,), kind=kind)) == command
 
 
 @pytest.mark.parametrize(("kind", "detail", "marked"), [
