@@ -162,7 +162,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "a generator", (_GENERATOR,), "variable", "stream", "pool", 2, free="%gpufree stream",
-        where="the generator batches()",
+        where="batches()",
     ),
     Scenario(
         "a thread's local", (_THREAD,), "frame", "worker()", "buffer", 2, left=2,

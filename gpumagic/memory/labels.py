@@ -154,6 +154,7 @@ def class_dict(kind: type) -> dict[str, Any]:
 
 
 _class_dict = type.__dict__["__dict__"].__get__
+_exception: Any = vars(BaseException)
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
@@ -173,6 +174,12 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
 
 def _of_instance(parent: Any, child: Any) -> Step:
     kind = type(parent)
+    if child is kind:
+        return HIDDEN
+    if is_one_of(kind, (BaseException,)):
+        for name in ("args", "__cause__", "__context__", "__traceback__"):
+            if _exception[name].__get__(parent) is child:
+                return HIDDEN if name == "__traceback__" else _attribute(name)
     attributes = instance_dict(parent)
     if is_one_of(kind, (type,)):
         attributes = class_dict(parent)
@@ -281,7 +288,7 @@ def _of_generator(parent: Any, child: Any, below: Any, places: CodePlaces) -> St
     prefix = _GENERATORS[id(type(parent))]
     frame = _frame_of(parent)
     if child is frame:
-        return HIDDEN
+        return HIDDEN  # up to Python 3.10 a generator's variables are those of its frame
     name = None if frame is None else _variable(frame, child, below)
     code = getattr(parent, f"{prefix}_code")
     what = "coroutine" if prefix == "cr" else "generator"

@@ -88,14 +88,16 @@ class Notebook:
 
     @property
     def outputs(self) -> dict[Any, Any]:
-        """The dict ``Out``."""
-        found = self.namespace.get("_oh")
+        """The dict ``Out``; the history has it even where the user has deleted its names."""
+        found = getattr(getattr(self.shell, "history_manager", None), "output_hist", None)
+        found = self.namespace.get("_oh") if found is None else found
         return found if type(found) is dict else {}
 
     def display_copies(self) -> list[DisplayCopy]:
         """Return each place where IPython keeps a displayed value: Out, ``_n``, ``_`` to ``___``.
 
-        A ``_`` that the user has bound himself is a variable and not among them.
+        The result of the last cell is among them. A ``_`` that the user has bound himself is a
+        variable and not among them.
         """
         shell = self.shell
         if shell is None:
@@ -209,21 +211,29 @@ class Notebook:
 
     # -- code that runs --------------------------------------------------------------------
 
-    def running(self) -> Iterator[Root]:
-        """Yield the local variables of all functions that run now, of every thread, but ours."""
+    def running(self) -> list[Root]:
+        """Return the local variables of all functions that run now, of every thread, but ours."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         own = threading.get_ident()
-        for ident, innermost in sys._current_frames().items():
-            thread = names.get(ident, "a thread")
-            at = "" if ident == own else f" in thread {thread}"
-            frame: FrameType | None = innermost
-            while frame is not None:
-                if not _is_machinery(frame):
-                    scope = f"{self.places.code(frame.f_code)}{at}"
-                    for name, value in self._variables_of(frame).items():
-                        yield Root("frame", name, value, scope)
-                frame = frame.f_back
-        yield from self._tasks()
+        roots = []
+        # Our own frame is among them. A frame that outlives its call keeps all of its variables,
+        # and those of its callers: neither name below may refer to one in the end.
+        frames: dict[int, FrameType] = sys._current_frames()
+        frame: FrameType | None = None
+        try:
+            while frames:
+                ident, frame = frames.popitem()
+                at = "" if ident == own else f" in thread {names.get(ident, ident)}"
+                while frame is not None:
+                    if not _is_machinery(frame):
+                        scope = f"{self.places.code(frame.f_code)}{at}"
+                        variables = self._variables_of(frame)
+                        roots += [Root("frame", n, value, scope) for n, value in variables.items()]
+                    frame = frame.f_back
+        finally:
+            frames.clear()
+            frame = None
+        return [*roots, *self._tasks()]
 
     def _variables_of(self, frame: FrameType) -> dict[str, Any]:
         """Return the variables of a function, or of code that runs in a namespace of its own."""

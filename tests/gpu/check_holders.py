@@ -61,6 +61,7 @@ class Notebook:
     def state(self) -> dict[str, Any]:
         """Return what the kernel tells of its memory."""
         _, text = self.run("print('STATE', __import__('memory_probe').state(DEVICE))")
+        assert "STATE " in text, text
         found: dict[str, Any] = json.loads(text.split("STATE ", 1)[1])
         return found
 
