@@ -130,6 +130,8 @@ class _Group:
         key = id(one)
         if key in self._towards or one is self._objects or any(one is mine for mine in own):
             return False
+        if type(one) is tuple and _are_same(one, own[0]):
+            return False  # the arguments of get_referrers itself, from Python 3.13 on
         if key in self._lists:
             return False
         if type(one) is FrameType and _is_ours(one):
@@ -203,6 +205,10 @@ class _Group:
             if id(one) in alive:
                 return f"held by a {name_of_type(type(one))} that is kept outside Python's objects"
         return KEPT_OUTSIDE
+
+
+def _are_same(some: tuple[Any, ...], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
 
 
 def is_plumbing(one: Any) -> bool:

@@ -33,7 +33,6 @@ class Notebook:
 
     def __init__(self) -> None:
         self.manager, self.client = start_new_kernel(kernel_name="python3")
-        self.texts: list[str] = []
 
     def run(self, cell: str, stdin: tuple[str, ...] = ()) -> tuple[str, str]:
         """Run a cell; return its status and all text that it shows."""
@@ -43,11 +42,11 @@ class Notebook:
         def output(message: dict[str, Any]) -> None:
             content = message["content"]
             if message["msg_type"] == "stream":
-                texts.append(content["text"])
+                texts.append(content["text"])  # a line can come in pieces
             elif message["msg_type"] in ("display_data", "execute_result"):
-                texts.append(content["data"].get("text/plain", ""))
+                texts.append(content["data"].get("text/plain", "") + "\n")
             elif message["msg_type"] == "error":
-                texts.append(f"{content['ename']}: {content['evalue']}"[:200])
+                texts.append(f"{content['ename']}: {content['evalue']}"[:200] + "\n")
 
         def asked(message: dict[str, Any]) -> None:
             self.client.input(answers.pop(0) if answers else "q")
@@ -56,7 +55,7 @@ class Notebook:
             cell, allow_stdin=bool(stdin), output_hook=output, stdin_hook=asked,
             timeout=TIMEOUT_S, store_history=True,
         )
-        return reply["content"]["status"], "\n".join(texts)
+        return reply["content"]["status"], "".join(texts)
 
     def state(self) -> dict[str, Any]:
         """Return what the kernel tells of its memory."""
