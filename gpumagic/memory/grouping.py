@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +123,8 @@ def _frames(names: Sequence[Name]) -> str:
     """Write the variables of a traceback by the function that they are of."""
     frames: dict[str, list[str]] = {}
     for name in names:
-        frames.setdefault(name.where.split(", ")[0], []).append(name.text)
+        variable = re.split(r"[.\[]", name.text, maxsplit=1)[0]
+        frames.setdefault(name.where.split(", ")[0], []).append(variable)
     parts = [f"{where}: {', '.join(dict.fromkeys(texts))}" for where, texts in frames.items()]
     return f"frame{'s' if len(parts) > 1 else ''} {'; '.join(parts)}"
 
