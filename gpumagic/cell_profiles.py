@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .diagnosis import Thresholds, diagnose, parse_thresholds
+from .cell_growth import growth_of
+from .diagnosis import RunGrowth, Thresholds, diagnose, parse_thresholds
 from .errors import SettingError
 from .memory.history import HistoryReading, with_history
 from .profiles import Profile
@@ -38,13 +39,16 @@ def profile_of(
     history: HistoryReading | None = None,
     earliest: float = -math.inf,
     latest: float = math.inf,
+    compare: Callable[[Summary, Thresholds], Mapping[str, RunGrowth]] | None = None,
 ) -> Profile:
     """Return what the session's recording holds of a closed span.
 
     ``gpus`` are names as in :meth:`~gpumagic.session.Session.named_gpus`. ``earliest`` and
     ``latest`` (epoch seconds) bound the readings that may speak of the span's ends: those of
     the cells beside it never do. ``history`` is what the allocator's history told of the
-    span, if it was kept. The other arguments are those of
+    span, if it was kept. ``compare`` says how live memory grew in the last runs of the cell;
+    without it, a cell that :class:`~gpumagic.cell_growth.CellGrowth` expects is compared with its
+    earlier runs. The other arguments are those of
     :func:`~gpumagic.summary.summarise` and of :class:`~gpumagic.profiles.Profile`.
     """
     recording: Recording = session.recording
@@ -65,8 +69,10 @@ def profile_of(
     waterfalls = tuple(
         build_waterfall(recording, span, gpu.device, reasons) for gpu in summary.gpus
     )
+    limits = _thresholds(session)
     findings = diagnose(
-        recording, summary, waterfalls=waterfalls, thresholds=_thresholds(session)
+        recording, summary, waterfalls=waterfalls, thresholds=limits,
+        growth=(compare or growth_of(session).measured)(summary, limits),
     )
     return Profile(
         span, summary, streams, synchronised, reasons,

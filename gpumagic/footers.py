@@ -10,18 +10,21 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from .allocator_look import AllocatorLook
+from .cell_growth import growth_of
 from .cell_profiles import profile_of
 from .devices import cuda_module
+from .diagnosis import RunGrowth, Thresholds
 from .memory.streams import streams_state
 from .options import parse_gpus
 from .sample import Device, Span, SpanStatus
 from .session import Lease, Session
+from .summary import Summary
 from .views.footer import FooterLine, build_footer
 from .views.footer_words import ending_of
 from .views.ranking import RankedCell, Ranking, rank, ranked_cell
@@ -61,7 +64,8 @@ class SeenCell:
     """A cell that has ended; it holds nothing of the user's but one line of its source.
 
     ``earliest`` and ``latest`` bound the readings that may speak of it: the end of the cell
-    before and the begin of the next one.
+    before and the begin of the next one. ``growth`` says on which GPUs live memory only grew in
+    the last runs of the same cell.
     """
 
     span: Span
@@ -75,6 +79,7 @@ class SeenCell:
     ranked: RankedCell
     profile: Profile | None = None
     shown: bool = False
+    growth: Mapping[str, RunGrowth] = field(default_factory=dict)
 
 
 class Footers:
@@ -90,6 +95,7 @@ class Footers:
         self._newest: SeenCell | None = None
         self._last_end = -math.inf
         self._look = AllocatorLook(session.recording, session.clock)
+        self._growth = growth_of(session)
         self._told: frozenset[str] = frozenset()
         self._titles: deque[tuple[int, str]] = deque(maxlen=_MOST_CELLS)
         # Of cells that have a report of their own: what runs in each thread, what failed by what.
@@ -198,11 +204,13 @@ class Footers:
             cores = (time.process_time() - running.cpu_s) / wall
         cell = self._note(running, Span(0, running.start, end, running.number, "", status), error)
         if wall < SHORT_S and not active:
+            if status == "ok":
+                self._growth.still(running.source)
             return None
         if wall >= SHORT_S and session.sampler is not None:
             session.sampler.read_now(timeout_s=_READ_S)
         cell.watch_cpu_s = session.watch_cpu_s - running.watch_cpu_s
-        cell.profile = self._profile(cell, at_end=True)
+        cell.profile = self._profile(cell, ended=running.source)
         cell.ranked = ranked_cell(cell.profile, cell.title, error)
         line = build_footer(cell.profile, error=error, cores=cores, told=self._told)
         cell.shown = True
@@ -233,21 +241,28 @@ class Footers:
         if len(self._kept) > _MOST_PROFILES:
             self._kept.popleft().profile = None
 
-    def _profile(self, cell: SeenCell, *, at_end: bool = False) -> Profile:
+    def _profile(self, cell: SeenCell, *, ended: str | None = None) -> Profile:
+        """Make a cell's profile; ``ended`` is its source if it has ended just now."""
+        def compare(summary: Summary, limits: Thresholds) -> Mapping[str, RunGrowth]:
+            if ended is not None:
+                cell.growth = self._growth.note(ended, summary, limits)
+            return cell.growth
+
         return profile_of(
             self.session, cell.span, gpus=cell.gpus,
-            streams=streams_state() if at_end else "unknown",
+            streams=streams_state() if ended is not None else "unknown",
             watch_cpu_s=cell.watch_cpu_s, cuda_at_start=cell.cuda_at_start,
-            earliest=cell.earliest, latest=cell.latest,
+            earliest=cell.earliest, latest=cell.latest, compare=compare,
         )
 
     def note_measured(self, number: int, source: str) -> None:
-        """Remember the first line of a cell that has a report of its own, for the list.
+        """Remember the first line of a cell that has a report of its own, and that it has one.
 
         It is this thread's cell, and runs.
         """
         self._titles.append((number, title_of(source)))
         self._measured[get_ident()] = number
+        self._growth.expect(number, source)
 
     # -- what was seen --------------------------------------------------------------------
 

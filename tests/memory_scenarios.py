@@ -6,9 +6,10 @@ told with gigabytes on a GPU and with megabytes on the CPU.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-__all__ = ["SCENARIOS", "SETUP", "Scenario", "magic"]
+__all__ = ["SCENARIOS", "SETUP", "Scenario", "for_device"]
 
 SETUP = """\
 import gc, json, signal, sys, threading
@@ -32,9 +33,10 @@ class Scenario:
     """Some cells, who holds memory after them, and what gives it back.
 
     ``kind``, ``holder`` and ``tensor`` are of the true holder: its kind, and texts that its
-    names and its tensor's name begin with or contain. ``units`` is what it holds. ``free`` is
-    what is run then: afterwards ``left`` units are still held. ``last`` cells end what runs.
-    ``fails`` are the numbers of cells that are meant to fail.
+    names and its tensor's name begin with. ``units`` is what it holds. ``free`` is what is run
+    then: afterwards ``left`` units are still held. ``last`` cells end what runs. ``fails`` are
+    the numbers of cells that are meant to fail, ``where`` is in the tensor's place, ``pins`` says
+    that the tensor is a small part of its storage, and ``stdin`` answers ``%debug``.
     """
 
     name: str
@@ -52,9 +54,12 @@ class Scenario:
     stdin: tuple[str, ...] = field(default=())
 
 
-def magic(line: str, device: str) -> str:
-    """Return a line of ``%gpufree`` or ``%gpumem`` for a device."""
-    return line if device == "cuda" else f"{line} --cpu"
+_MAGIC = re.compile(r"(?m)^(%gpu(?:free|mem)\b.*)$")
+
+
+def for_device(cell: str, device: str) -> str:
+    """Return a cell whose lines of ``%gpufree`` and ``%gpumem`` are for a device."""
+    return cell if device == "cuda" else _MAGIC.sub(r"\1 --cpu", cell)
 
 
 _NESTED = """\
@@ -172,7 +177,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a model bound twice", ("model = torch.nn.Linear(16, 16)\nmodel.extra = big(2)\n"
                                 "net = model",),
         "variable", "model, net", "model.extra", 2, free="%gpufree model", left=2,
-        last=(magic("%gpufree net", "cuda"),),
+        last=("%gpufree net",),
     ),
     Scenario(
         "a slice that pins a storage", ("row = big(4)[:1024]",), "variable", "row", "row", 4,
@@ -188,7 +193,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         (f"{_NESTED.rsplit(chr(10), 1)[0]}\ntry:\n    outer(1)\n"
          "except torch.OutOfMemoryError as error:\n    kept = error",),
         "variable", "kept", "acts[", 3, left=3, where="inner()",
-        last=(magic("%gpufree kept", "cuda"),),
+        last=("%gpufree kept",),
     ),
 )
-"""The last cells of a scenario are given for a GPU; on the CPU ``--cpu`` is added."""
+"""The cells are given for a GPU; see :func:`for_device`."""

@@ -7,15 +7,16 @@ fire it, and a near one that must not, go to its tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..coverage import length
 from ..figures import Summary
 from ..recording import Recording
 from ..waterfall import Waterfall
-from . import climbing, data, filling, launching, limits, memory, outcome
+from . import climbing, data, filling, growing, launching, limits, memory, outcome
 from .case import Case
 from .finding import GRAVE, SEVERITIES, Finding, Severity
+from .growing import RunGrowth
 from .rule import Rule
 from .thresholds import Thresholds, parse_thresholds
 
@@ -26,6 +27,7 @@ __all__ = [
     "Case",
     "Finding",
     "Rule",
+    "RunGrowth",
     "Severity",
     "Thresholds",
     "diagnose",
@@ -44,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule("launch-bound", launching.launch_bound),
     Rule("host-bound", launching.host_bound),
     Rule("under-filled", filling.under_filled),
+    Rule("run-growth", growing.run_growth, frozenset({"staircase", "cache"})),
     Rule("staircase", climbing.staircase, frozenset({"cache"})),
     Rule("allocator-retries", memory.allocator_retries, frozenset({"near-full", "cache"})),
     Rule("near-full", memory.near_full, frozenset({"cache"}), own=False),
@@ -75,8 +78,11 @@ def diagnose(
     *,
     waterfalls: Sequence[Waterfall] = (),
     thresholds: Thresholds | None = None,
+    growth: Mapping[str, RunGrowth] | None = None,
 ) -> tuple[Finding, ...]:
     """Return what the rules find in a summarised span, the gravest first.
+
+    ``growth`` says on which GPUs, by their ids, live memory only grew in the cell's last runs.
 
     Rules judge each GPU that this process used, and the host once. Findings that contradict
     each other never stand together: two causes only for different stretches, and "all is well"
@@ -86,7 +92,10 @@ def diagnose(
     by_device = {waterfall.device.id: waterfall for waterfall in waterfalls}
     known = thresholds or Thresholds()
     cases = [
-        Case(recording, summary, gpu, known, by_device.get(gpu.device.id))
+        Case(
+            recording, summary, gpu, known, by_device.get(gpu.device.id),
+            (growth or {}).get(gpu.device.id),
+        )
         for gpu in summary.gpus
     ]
     judged = _judged(cases) or [Case(recording, summary, None, known)]

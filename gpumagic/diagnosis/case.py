@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..figures import DeviceSummary, Figure, Summary
 from ..metrics import METRICS
@@ -18,6 +19,9 @@ from ..recording import Recording, Series
 from ..sample import HOST, Span
 from ..waterfall import Waterfall
 from .thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from .growing import RunGrowth
 
 __all__ = ["Case", "Value", "at_least", "at_most", "mean_of"]
 
@@ -50,7 +54,8 @@ def at_least(value: Value, limit: float) -> bool:
 class Case:
     """One cell and one of its GPUs (``None`` where there is none), for the rules.
 
-    ``subject`` names the GPU at the beginning of a sentence.
+    ``growth`` says how live memory grew on it from run to run, if it only did. ``subject`` names
+    the GPU at the beginning of a sentence.
     """
 
     recording: Recording
@@ -58,6 +63,7 @@ class Case:
     gpu: DeviceSummary | None
     thresholds: Thresholds = field(default_factory=Thresholds)
     waterfall: Waterfall | None = None
+    growth: RunGrowth | None = None
     _read: dict[str, Series] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[tuple[str | int, ...], list[Value]] = field(
         default_factory=dict, repr=False, compare=False

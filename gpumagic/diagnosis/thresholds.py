@@ -49,6 +49,10 @@ class Thresholds:
     """Memory climbs if it gained at least this part of the device."""
     growth_shortest_s: float = 4.0
     """A climb is looked for in cells from this length on."""
+    run_growth_bytes: float = 2.0**20
+    """Live tensors grow from run to run of a cell if each run adds at least this much."""
+    run_growth_ratio: float = 0.001
+    """The same, as a part of the live tensors: each run has to add both."""
     fragmented_ratio: float = 0.25
     """Memory is fragmented if this part of what torch holds cannot be used."""
     waste_ratio: float = 0.05

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import NoReturn
 
 from IPython.core.error import UsageError
@@ -37,13 +38,26 @@ class MagicParser(argparse.ArgumentParser):
         return self.parse_args(words)
 
 
-@contextmanager
-def one_line_errors(prog: str) -> Iterator[None]:
-    """Turn gpumagic's own errors into usage errors: one line, no traceback."""
-    try:
-        yield
-    except GpuMagicError as error:
-        raise UsageError(f"{prog}: {error}") from None
+class one_line_errors:
+    """Turn gpumagic's own errors into usage errors: one line, no traceback.
+
+    IPython keeps the last error. The one that was replaced is behind it (``__context__``), so
+    its traceback is dropped: the frames in it may hold what the user wants to be rid of.
+    """
+
+    def __init__(self, prog: str) -> None:
+        self._prog = prog
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        del traceback  # this frame will be in a traceback itself
+        if isinstance(error, GpuMagicError):
+            error.__traceback__ = error.__context__ = None
+            raise UsageError(f"{self._prog}: {error}") from None
 
 
 @contextmanager

@@ -21,11 +21,14 @@ _COUNT = 200
 class OutOfMemoryPanel:
     """Show who holds the memory after ``torch.OutOfMemoryError``, in any cell.
 
-    It looks once, after the cell, and keeps neither the error nor its traceback.
+    It looks once, after the cell, and keeps neither the error nor its traceback. Where the
+    cell's output is captured, as below ``%%capture``, it stands with the traceback: outside.
     """
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        self._told: tuple[int, str] | None = None
+        self._waiting: Shortage | None = None
 
     def register(self) -> None:
         """Look at each cell's end from now on."""
@@ -33,22 +36,42 @@ class OutOfMemoryPanel:
 
     def unregister(self) -> None:
         """Look no more; harmless a second time."""
+        self._told = self._waiting = None
         if self._cell_ended in self._shell.events.callbacks["post_run_cell"]:
             self._shell.events.unregister("post_run_cell", self._cell_ended)
 
     def _cell_ended(self, result: Any) -> None:
+        # A cell that runs within another one has come first, with an error that may be the same.
+        told, self._told = self._told, None
+        waiting, self._waiting = self._waiting, None
         error = getattr(result, "error_in_exec", None)
-        if error is None or "torch" not in sys.modules:
-            return
-        from ..memory.out_of_memory import is_out_of_memory
-
         try:
-            if is_out_of_memory(error):
-                short = _shortage(self._shell, error, result.info)
-                if short is not None:
-                    _show(short)
+            short = waiting if error is None else self._look(error, result.info, told) or waiting
+            if short is not None and _is_captured(self._shell):
+                self._waiting = short
+            elif short is not None:
+                _show(short)
         except Exception as failure:  # the user's error has been shown, and is what counts
             print(f"gpumagic: no panel: {type(failure).__name__}: {failure}", file=sys.stderr)
+
+    def _look(
+        self, error: BaseException, info: Any, told: tuple[int, str] | None
+    ) -> Shortage | None:
+        """Return what is to be said of an error, if it is one of memory and not told yet."""
+        if "torch" not in sys.modules:
+            return None
+        from ..memory.out_of_memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            return None
+        self._told = id(error), str(error)
+        return None if self._told == told else _shortage(self._shell, error, info)
+
+
+def _is_captured(shell: Any) -> bool:
+    from IPython.core.displaypub import CapturingDisplayPublisher
+
+    return isinstance(shell.display_pub, CapturingDisplayPublisher)
 
 
 def _shortage(shell: Any, error: BaseException, info: Any) -> Shortage | None:

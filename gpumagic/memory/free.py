@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from ..devices import cuda_module
@@ -88,12 +89,22 @@ def _check(notebook: Notebook, names: Iterable[str]) -> None:
         if name in known:
             continue
         if name in notebook.namespace:
-            raise SettingError(f"{name} is not a variable of yours; displayed values: --out")
+            raise SettingError(f"{name} is {_whose(notebook, name)}")
         close = [one for one in known if one.lower().startswith(name[:3].lower())][:3]
         hint = f"; there are: {', '.join(sorted(close))}" if close else ""
         if not name.isidentifier():
             hint = "; give the name of a variable, such as model"
         raise SettingError(f"no variable {name}{hint}")
+
+
+def _whose(notebook: Notebook, name: str) -> str:
+    """Say what a name is that is no variable of the user's."""
+    value = notebook.namespace[name]
+    if type(value) is ModuleType:
+        return "a module, not a variable"
+    if value is notebook.outputs or any(copy.key == name for copy in notebook.display_copies()):
+        return "IPython's, not a variable of yours; %gpufree --out lets go of displayed values"
+    return "IPython's, not a variable of yours"
 
 
 # -- what would happen --------------------------------------------------------------------

@@ -58,8 +58,8 @@ _CHUNK = 256
 # Containers of more objects than these are entered after everything else, the smallest first:
 # data sets are long, models are not.
 _MANY = 512
-# So many references of one chunk are worth a look at who has them.
-_SUSPECT = 16 * _CHUNK
+# Where a chunk has more references for each object, it is worth a look at who has them.
+_USUAL = 8
 # How far, and through how many objects, a chunk is looked through before its objects are noted.
 _LOOK_DEEP = 3
 _LOOK_WIDE = 16 * _CHUNK
@@ -120,7 +120,7 @@ class _Kinds:
                 self.passed.add(id(kind))
         return found
 
-    def of_types(self, values: list[Any]) -> set[int]:
+    def of_types(self, values: Iterable[Any]) -> set[int]:
         """Return the ids of the types of some objects."""
         return set(map(id, map(type, values)))
 
@@ -193,6 +193,10 @@ class Walk:
         """Tell whether some root leads to an object."""
         return self._parents.get(id(value), self._stopper) is not self._stopper
 
+    def could_enter(self, value: Any) -> bool:
+        """Tell whether a walk would go on through an object that it has not met."""
+        return self._kinds.of(value) in (_INNER, _TARGET) and id(value) not in self._parents
+
     def walk(self, roots: Sequence[Root], until: float = float("inf")) -> bool:
         """Walk all that some roots lead to; return whether it was done before ``until``.
 
@@ -245,7 +249,7 @@ class Walk:
             chunk = level[begin : begin + _CHUNK]
             self.count += len(chunk)
             children = gc.get_referents(*chunk)
-            if len(children) > _SUSPECT:
+            if len(children) > _MANY + _USUAL * len(chunk):
                 chunk = self._without_large(chunk, large)
                 children = gc.get_referents(*chunk)
             if self._leads_on(chunk, children):
@@ -293,25 +297,27 @@ class Walk:
         if not kinds.of_types(chunk) <= kinds.passed:
             return True
         for depth in range(_LOOK_DEEP + 1):
-            ahead = kinds.inner(children)
-            if not ahead:
+            inner = kinds.inner(children)
+            if not inner:
                 return False
-            special = kinds.of_types(ahead) - kinds.passed
+            # Each once: a hundred instances have one class.
+            ahead = dict(zip(map(id, inner), inner, strict=True))
+            special = kinds.of_types(ahead.values()) - kinds.passed
             if special:
-                some = {id(one): one for one in ahead if id(type(one)) in special}
-                if any(map(self._counts, some.values())):
+                some = [one for one in ahead.values() if id(type(one)) in special]
+                if any(map(self._counts, some)):
                     return True
-                ahead = [one for one in ahead if id(type(one)) not in special]
-            keys = set(map(id, ahead))
-            if not self._holders.keys().isdisjoint(keys):
+                for one in some:
+                    del ahead[id(one)]
+            if not self._holders.keys().isdisjoint(ahead.keys()):
                 return True
-            if not parents.keys().isdisjoint(keys):
-                ahead = [one for one in ahead if id(one) not in parents]
+            if not parents.keys().isdisjoint(ahead.keys()):
+                ahead = {key: one for key, one in ahead.items() if key not in parents}
             if not ahead:
                 return False
             if depth == _LOOK_DEEP or len(ahead) > _LOOK_WIDE:
                 return True
-            children = gc.get_referents(*ahead)
+            children = gc.get_referents(*ahead.values())
             self.count += len(ahead)
         return True
 

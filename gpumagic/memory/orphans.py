@@ -109,21 +109,83 @@ class _Group:
         self._landmarks = landmarks
         self._ours = ours
         self._lists = lists
+        # Ids of what targets lead to, but what leads to none of them.
+        self._ahead: set[int] = set()
 
     def grow(self, until: float, clock: Callable[[], float]) -> bool:
-        """Go back until no referrer is new; return whether that was reached in time."""
-        level = self._objects[:]
+        """Go back until all references are explained; return whether that was reached in time."""
+        pending = set(self.targets)
         for _ in range(_DEEPEST):
             if clock() > until or len(self._objects) > _MOST_OBJECTS:
                 return False
-            found = gc.get_referrers(*level)
-            wanted = set(map(id, level))
-            level = [one for one in found if self._take(one, wanted, (level, found))]
-            self._objects += level
-            del found
+            pending |= self._look_ahead(pending)
+            level = self._unexplained(pending)
             if not level:
                 return True
+            found = gc.get_referrers(*level)
+            wanted = set(map(id, level))
+            new = [one for one in found if self._take(one, wanted, (level, found))]
+            pending = set(map(id, new))
+            self._objects += new
+            del level, found, new
         return False
+
+    def _look_ahead(self, pending: set[int]) -> set[int]:
+        """Take what some objects lead to; return those of it that lead back to a target.
+
+        Most of a cycle is found so, without the passes over all objects that going back takes.
+        """
+        known = self._towards.keys() | self._ahead
+        level = [one for one in self._objects if id(one) in pending]
+        while level and len(self._objects) < _MOST_OBJECTS:
+            below = {id(one): one for one in gc.get_referents(*level) if id(one) not in known}
+            level = [
+                one
+                for key, one in below.items()
+                if key not in self._landmarks and self._walk.could_enter(one)
+            ]
+            del below
+            known |= set(map(id, level))
+            self._ahead |= set(map(id, level))
+            self._objects += level
+        above: dict[int, list[int]] = {}
+        for one in self._objects:
+            if id(one) in self._ahead:
+                for child in gc.get_referents(one):
+                    above.setdefault(id(child), []).append(id(one))
+        back = set()
+        waiting = list(self._towards)
+        while waiting:
+            child_key = waiting.pop()
+            for key in above.pop(child_key, ()):
+                if key not in self._towards:
+                    self._towards[key] = child_key
+                    back.add(key)
+                    waiting.append(key)
+        self._ahead -= back
+        return back
+
+    def _unexplained(self, pending: set[int]) -> list[Any]:
+        """Return those of some objects that more refers to than what is in the group."""
+        inside = self._inside()
+        return [
+            one
+            for one in self._objects
+            if id(one) in pending and sys.getrefcount(one) > inside[id(one)]
+        ]
+
+    def _inside(self) -> Counter[int]:
+        """Count by id the references that the group and we ourselves have to its objects."""
+        inside: Counter[int] = Counter()
+        for one in self._objects:
+            inside.update(map(id, gc.get_referents(one)))
+            del one  # it would count as a reference from outside
+        for key, number in self._ours.items():
+            inside[key] += number
+        extra = _extra_references()
+        for key in (*self._towards, *self._ahead):
+            inside[key] += extra
+        return inside
 
     def _take(self, one: Any, wanted: set[int], own: tuple[Any, ...]) -> bool:
         """Take a referrer into the group, unless it is known: then it is a way in, or ours."""
@@ -132,7 +194,7 @@ class _Group:
             return False
         if type(one) is tuple and _are_same(one, own[0]):
             return False  # the arguments of get_referrers itself, from Python 3.13 on
-        if key in self._lists:
+        if key in self._lists or key in self._ahead:
             return False
         if type(one) is FrameType and _is_ours(one):
             return False
@@ -162,20 +224,15 @@ class _Group:
 
     def alive(self) -> set[int]:
         """Return the ids of those objects that something outside the group leads to."""
-        inside: Counter[int] = Counter()
-        for one in self._objects:
-            inside.update(map(id, gc.get_referents(one)))
-            del one  # it would count as a reference from outside
-        extra = _extra_references()
-        for key, number in self._ours.items():
-            inside[key] += number
-        level = [one for one in self._objects if sys.getrefcount(one) > inside[id(one)] + extra]
+        inside = self._inside()
+        known = self._towards.keys() | self._ahead
+        level = [one for one in self._objects if sys.getrefcount(one) > inside[id(one)]]
         alive = set(map(id, level))
         while level:
             level = [
                 child
                 for child in gc.get_referents(*level)
-                if id(child) in self._towards and id(child) not in alive
+                if id(child) in known and id(child) not in alive
             ]
             alive.update(map(id, level))
         return alive

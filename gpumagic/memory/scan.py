@@ -76,7 +76,7 @@ def scan(
     except BaseException as error:  # an interrupt by the user, above all
         # Its traceback would hold all that was met for as long as the notebook keeps it.
         traceback.clear_frames(error.__traceback__)
-        vars(search).clear()
+        search.drop()
         raise
 
 
@@ -101,6 +101,11 @@ class _Search:
         self._cut: list[str] = []
         self._objects = 0
         self._tops: dict[int, str] = {}
+
+    def drop(self) -> None:
+        """Let go of all that was met."""
+        vars(self._walk).clear()
+        vars(self).clear()
 
     # -- the search ----------------------------------------------------------------------
 
@@ -159,6 +164,7 @@ class _Search:
         objects.clear()
         del tensor
         self._found |= orphans
+        known = len(self._walk.targets)
         self._until = max(self._until, self._clock() + _FOLLOW_S)
         everybody = sorted(orphans.values(), key=_size)
         left = everybody
@@ -167,8 +173,14 @@ class _Search:
             if not left or not self._explain(left[:_AT_ONCE], everybody):
                 break
             self._claim(everybody)
+        self._add_gradients(known)
         if any(found.root is None for found in left):
             self._cut.append("not all tensors without a name were followed up")
+
+    def _add_gradients(self, known: int) -> None:
+        """Add those tensors of cycles that had no Python object before the walk met them."""
+        listed = {id(tensor) for found in self._found.values() for tensor in found.tensors}
+        self._add([one for one in self._walk.targets[known:] if id(one) not in listed])
 
     def _explain(self, group: list[Found], everybody: list[Found]) -> bool:
         """Look behind some orphans and note who holds them; return whether it was done."""
@@ -255,7 +267,7 @@ class _Search:
             addresses,
             graphs,
             "; ".join(dict.fromkeys(self._cut)),
-            max(self._objects, self._walk.count),
+            self._objects or self._walk.count,
             self._clock() - self._begun,
         )
 

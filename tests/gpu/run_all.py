@@ -33,6 +33,7 @@ def main() -> int:
         "energy": [str(GPU / "check_energy.py"), "--out", str(out)],
         "live": [str(GPU / "check_live.py"), "--out", str(out)],
         "holders": [str(GPU / "check_holders.py"), "--out", str(out)],
+        "growth": [str(GPU / "check_growth.py"), "--out", str(out)],
         "sampling": [str(ROOT / "benchmarks" / "sampling_cost.py"), str(out)],
         "notebooks": [str(GPU / "run_notebooks.py"), "--out", str(out)],
         "record": [str(GPU / "record_training.py"), str(out / "h200-training.jsonl.gz")],

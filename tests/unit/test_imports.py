@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"magics", "cli", "__main__", "integrations", "autoload", "doctor"},
     {"watch", "watch_content", "watch_status"},
-    {"measurement", "footers", "cell_profiles", "allocator_look"},
+    {"measurement", "footers", "cell_profiles", "cell_growth", "grown_names", "allocator_look"},
     {"session"},
     {"settings"},
     {"views", "sinks"},
