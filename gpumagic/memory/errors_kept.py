@@ -6,6 +6,7 @@ import builtins
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from .graph import Walk, is_one_of
@@ -40,6 +41,12 @@ def let_errors_go(notebook: Notebook) -> bool:
         if who.startswith("sys."):
             vars(sys).pop(who.removeprefix("sys."), None)
     handler = getattr(notebook.shell, "InteractiveTB", None)
+    # A debugger that was left in the middle keeps frames in variables of the code it stood in.
+    forget = getattr(getattr(handler, "pdb", None), "forget", None)
+    if forget is not None:
+        with suppress(Exception):
+            forget()
+    del forget
     for name in ("tb", "pdb"):
         if getattr(handler, name, None) is not None:
             setattr(handler, name, None)

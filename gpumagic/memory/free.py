@@ -73,7 +73,7 @@ def free(
         work.drop_errors()
     if outputs:
         work.step("output", "displayed values", lambda: _forget(notebook, cpu))
-    work.step("ipc", "handles of other processes", work.collect_ipc)
+    work.step("ipc", "handles of other processes", work.collect_ipc, collect=False)
     work.empty_cache()
     after = look(notebook, cpu=cpu, timeout_s=timeout_s)
     still = {name: _holders_at(after, wanted[name]) for name in names}
@@ -210,11 +210,14 @@ class _Work:
         self._done: list[Step] = []
         self.reason = ""
 
-    def step(self, kind: StepKind, name: str, do: Callable[[], object]) -> None:
+    def step(
+        self, kind: StepKind, name: str, do: Callable[[], object], *, collect: bool = True
+    ) -> None:
         """Do one step, collect garbage, and note by how much torch's allocated bytes fell."""
         before = self._bytes("allocated_bytes")
         do()
-        gc.collect()
+        if collect:  # it takes as long as the notebook is large
+            gc.collect()
         after = self._bytes("allocated_bytes")
         self._note(kind, name, before, after)
 

@@ -13,7 +13,7 @@ from .roots import DEBUGGER, Notebook
 __all__ = ["LEAST_S", "walk_all", "without_collector"]
 
 # The share of the time that the user's own names may take.
-_FIRST_SHARE = 0.6
+_FIRST_SHARE = 0.85
 LEAST_S = 0.02
 """What each part is given at the least: the late ones are short and matter most."""
 

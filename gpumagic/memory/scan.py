@@ -27,10 +27,12 @@ TIMEOUT_S = 0.5
 
 _AT_ONCE = 16
 _ROUNDS = 64
-# Following the largest orphans is given this at the least: a pass over all objects or two.
-_FOLLOW_S = 0.2
+# The walk's share of the time: what is left is for tensors that no name leads to.
+_WALK_SHARE = 0.8
+# Following those is given this at the least: a pass over all objects.
+_FOLLOW_S = 0.05
 # Reading the tensors themselves may take this much longer: without them nothing adds up.
-_OVERTIME_S = 0.25
+_OVERTIME_S = 0.1
 _CHECK_EVERY = 1024
 
 
@@ -115,7 +117,7 @@ class _Search:
             self._walk,
             self._notebook,
             last=self._last,
-            timeout_s=self._until - self._begun,
+            timeout_s=(self._until - self._begun) * _WALK_SHARE,
             clock=self._clock,
         )
         self._add(self._walk.targets)

@@ -622,10 +622,10 @@ def test_a_large_heap_is_cut_and_said_so() -> None:
     """A search in too many objects stops in its time, says so, and still counts every tensor."""
     data = [[{"a": [i]}, {"x": torch.zeros(1) if not i % 1000 else None}] for i in range(50_000)]
     x = torch.zeros(777)
-    clock = Ticking(0.01)
+    clock = Ticking(0.001)
     found = search({"data": data, "x": x}, clock=clock, timeout_s=0.5)
     assert "not all that your variables hold was looked through" in found.cut
-    assert clock.now < 2.5
+    assert clock.now < 0.8
     assert sum(holder.storages for holder in found.holders["cpu"]) >= 51
     assert "x" in {one.name for one in found.storages["cpu"]}
 
