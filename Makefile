@@ -1,12 +1,15 @@
 # make demo   install into .venv and run notebooks/quickstart.ipynb on what this machine has
 # make lab    open the notebooks in JupyterLab
-# make test   install what the tests need into .venv-test and run all of them
+# make test   install what the tests need into .venv-test and run all of them, two at a time
+#             (PYTEST_ARGS="-n 0 ..." for one at a time)
 # make lint   ruff and mypy
 
 PYTHON ?= python3
 VENV ?= .venv
 TEST_VENV ?= .venv-test
 PYTEST_ARGS ?=
+# Most tests wait for a kernel or a page, so that two at a time take half as long on two cores.
+TEST_JOBS ?= 2
 
 # A torch that this Python has is used; none is installed, since it takes gigabytes.
 SITE := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)
@@ -26,7 +29,8 @@ test: $(TEST_VENV)/.test
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
 	  || command -v google-chrome >/dev/null || test -n "$$GPUMAGIC_CHROMIUM" \
 	  || echo "No Chromium: browser tests are skipped; apt-get install chromium brings it."
-	$(TEST_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(TEST_VENV)/bin/python -m pytest -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder \
+	  $(PYTEST_ARGS)
 
 lint: $(TEST_VENV)/.test
 	$(TEST_VENV)/bin/ruff check .

@@ -16,7 +16,9 @@ import nvml_stub
 _GRACE_S = 1.0
 _RATE = re.compile(r"^tests/browser/test_(live|beside)\.py::|::test_footers_cost_little$")
 """Finds the tests of how often or how fast something happens: no two of them run at a time."""
-_VERSION = re.compile(r"^tests/kernel/.*\[(current|newest|ipython[\w.]+-ipykernel[\w.]+)[-\]]")
+_VERSION = re.compile(
+    r"^tests/kernel/.*[\[-](current|newest|ipython[\d.]+-ipykernel[\d.]+)(?=[-\]])"
+)
 """Finds the version of the kernel that a test runs in."""
 
 

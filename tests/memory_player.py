@@ -110,11 +110,12 @@ def play(player: Player, scenario: Scenario, checks: Checks) -> str:
     same = player.state()
     checks.check("  a dry run changes nothing", same["allocated"] == before["allocated"])
     _, said = player.run(scenario.free)
-    _released(player, scenario, before, checks)
-    for cell in scenario.last:
-        player.run(cell)
-    player.run("%gpufree --out")
-    end = player.state()
+    end = _released(player, scenario, before, checks)
+    if scenario.left:
+        for cell in scenario.last:
+            player.run(cell)
+        player.run("%gpufree --out")
+        end = player.state()
     checks.check(
         "  nothing is left in the end", abs(end["allocated"] - start["allocated"]) < _MIB,
         end["holders"],
@@ -158,8 +159,8 @@ def _explained(before: dict[str, Any], checks: Checks) -> None:
 
 def _released(
     player: Player, scenario: Scenario, before: dict[str, Any], checks: Checks
-) -> None:
-    """Check that what should go went, by torch's and by the driver's account."""
+) -> dict[str, Any]:
+    """Check that what should go went, by torch's and by the driver's account; return the rest."""
     after = player.state()
     gone = (scenario.units - scenario.left) * player.unit
     torchs = before["allocated"] - after["allocated"]
@@ -168,3 +169,4 @@ def _released(
         drivers = before["nvml_used"] - after["nvml_used"]
         most = gone + (before["reserved"] - before["allocated"]) + 4 * _PIECE
         checks.check("  the driver got it back", gone - _PIECE <= drivers <= most, (drivers, gone))
+    return after

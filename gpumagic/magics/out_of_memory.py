@@ -29,9 +29,11 @@ class OutOfMemoryPanel:
         self._shell = shell
         self._told: tuple[int, str] | None = None
         self._waiting: Shortage | None = None
+        self._shown = 0
 
     def register(self) -> None:
         """Look at each cell's end from now on."""
+        self._shown = id(vars(sys).get("last_value"))
         self._shell.events.register("post_run_cell", self._cell_ended)
 
     def unregister(self) -> None:
@@ -44,7 +46,7 @@ class OutOfMemoryPanel:
         # A cell that runs within another one has come first, with an error that may be the same.
         told, self._told = self._told, None
         waiting, self._waiting = self._waiting, None
-        error = getattr(result, "error_in_exec", None)
+        error = self._error_of(result)
         try:
             short = waiting if error is None else self._look(error, result.info, told) or waiting
             if short is not None and _is_captured(self._shell):
@@ -53,6 +55,16 @@ class OutOfMemoryPanel:
                 _show(short)
         except Exception as failure:  # the user's error has been shown, and is what counts
             print(f"gpumagic: no panel: {type(failure).__name__}: {failure}", file=sys.stderr)
+
+    def _error_of(self, result: Any) -> BaseException | None:
+        """Return the error that a cell ended with, or showed and ended well, as ``%run`` does."""
+        shown = vars(sys).get("last_value")
+        is_new = id(shown) != self._shown
+        self._shown = id(shown)
+        error: BaseException | None = getattr(result, "error_in_exec", None)
+        if error is None and is_new and isinstance(shown, BaseException):
+            return shown
+        return error
 
     def _look(
         self, error: BaseException, info: Any, told: tuple[int, str] | None

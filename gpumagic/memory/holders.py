@@ -32,7 +32,7 @@ class Holders:
 
     ``others`` lead to tensors inside it on ways that do not lead through it: those keep their
     memory when it goes. Shortest first. ``kind`` is its type's name, ``cut`` says what was not
-    looked through.
+    looked through. ``cpu`` says that its tensors are all on the CPU.
     """
 
     name: str
@@ -40,18 +40,28 @@ class Holders:
     chains: tuple[Name, ...]
     others: tuple[Name, ...] = ()
     cut: str = ""
+    cpu: bool = False
+
+    def _commands(self) -> list[str]:
+        from ..views.memory_words import release_of
+
+        found = map(release_of, (*self.chains, *self.others))
+        return [text.replace("%gpufree", "%gpufree --cpu", 1) if self.cpu else text
+                for text in found]
 
     def __str__(self) -> str:
         from ..views.memory_text import holders_text
 
-        return holders_text(self.name, (*self.chains, *self.others), cut=self.cut)
+        names = (*self.chains, *self.others)
+        return holders_text(self.name, names, self._commands(), cut=self.cut)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from ..views.memory_html import holders_html
 
-        return holders_html(self.name, (*self.chains, *self.others), cut=self.cut)
+        names = (*self.chains, *self.others)
+        return holders_html(self.name, names, self._commands(), cut=self.cut)
 
 
 def holders_of(
@@ -88,15 +98,26 @@ class _Holding:
 
     def report(self) -> Holders:
         with self._readers[0].quiet():
+            tensors = self._tensors()
+            devices = {device for tensor in tensors for device, _ in self._places(tensor)}
             chains = self._sorted(self._same())
-            others = self._sorted(self._inside()) if self._is_container() else []
+            others = self._sorted(self._inside(tensors)) if self._is_container() else []
         return Holders(
             self._expression,
             type(self._value).__name__,
             tuple(chains),
             tuple(others),
             "; ".join(self._cut),
+            devices == {"cpu"},
         )
+
+    def _tensors(self) -> list[Any]:
+        """Return the tensor itself, or those that the object leads to."""
+        if not self._is_container():
+            return [self._value]
+        below = Walk(self._readers[0].is_tensor, self._readers[0].gradient)
+        below.walk([Root("variable", self._expression, self._value)])
+        return list(below.targets)
 
     def _places(self, tensor: Any) -> set[tuple[str, int]]:
         if not self._readers[0].is_tensor(type(tensor)):
@@ -119,13 +140,11 @@ class _Holding:
                 if tensor is not self._value and self._places(tensor) & own:
                     yield from self._namer.names(tensor)
 
-    def _inside(self) -> Iterator[Name]:
+    def _inside(self, tensors: list[Any]) -> Iterator[Name]:
         """Yield for each other root one name of a tensor that the object leads to as well."""
-        below = Walk(self._readers[0].is_tensor, self._readers[0].gradient)
-        below.walk([Root("variable", self._expression, self._value)])
-        inside = {id(tensor) for tensor in below.targets}
+        inside = {id(tensor) for tensor in tensors}
         seen = {self._walk.root(self._value)}
-        for tensor in below.targets:
+        for tensor in tensors:
             for holder in self._walk.holders(tensor):
                 root = self._walk.root(holder)
                 if root in seen or root is None or id(holder) in inside:

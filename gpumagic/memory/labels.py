@@ -157,12 +157,16 @@ _class_dict = type.__dict__["__dict__"].__get__
 _exception: Any = vars(BaseException)
 
 
+# Of a type's own making: what a class defines as a property is not run.
+_SLOTS = (GetSetDescriptorType, MemberDescriptorType)
+
+
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """Return an object's ``__dict__`` without running a property of that name, or ``None``."""
     for base in mro_of(type(value)):
         slot = class_dict(base).get("__dict__")
         if slot is not None:
-            if type(slot) is not GetSetDescriptorType:
+            if not any(type(slot) is kind for kind in _SLOTS):
                 return None
             try:
                 found = slot.__get__(value)

@@ -147,8 +147,10 @@ def _with_blocks(
     )
 
 
-def _kept_by(graphs: Sequence[str]) -> str:
+def _kept_by(graphs: Sequence[str], device: str) -> str:
     """Say what may keep memory that no name leads to."""
+    if not graphs and device == "cpu":
+        return "C++: autograd's saved tensors, or an array of objects"
     if not graphs:
         return "C++: autograd's saved tensors, or work space of cuBLAS"
     shown = [f"`{name}`" for name in graphs[:3]]
@@ -157,7 +159,7 @@ def _kept_by(graphs: Sequence[str]) -> str:
 
 def _explained(device: DeviceMemory, graphs: Sequence[str]) -> DeviceMemory:
     """Name the graphs that may keep what no name leads to."""
-    why = _kept_by(graphs)
+    why = _kept_by(graphs, device.device)
     holders = tuple(
         replace(one, detail=why) if one.kind == "unknown" and one.detail == KEPT_OUTSIDE else one
         for one in device.holders

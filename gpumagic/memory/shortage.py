@@ -149,7 +149,7 @@ def shortage_of(
 def _label(device: DeviceMemory) -> str:
     stats = device.allocator
     if stats is None or stats.nvml_index is None:
-        return device.device
+        return "the CPU" if device.device == "cpu" else device.device
     same = stats.nvml_index == stats.torch_index
     return f"GPU {stats.nvml_index}" + ("" if same else f" ({device.device})")
 

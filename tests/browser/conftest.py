@@ -37,10 +37,14 @@ class OpenNotebook:
         self._context = context
         self._frontend: Frontend = frontend
 
-    def __call__(self, *cells: str) -> Notebook:
-        """Open a fresh notebook; cell 0 loads the extension and these follow."""
+    def __call__(self, *cells: str, frontend: Frontend | None = None) -> Notebook:
+        """Open a fresh notebook; cell 0 loads the extension and these follow.
+
+        ``frontend`` is another front end than the test's.
+        """
         source = ["%load_ext gpumagic", *cells]
-        return self._keep(Notebook.create(self._server, self._context, self._frontend, source))
+        chosen = frontend or self._frontend
+        return self._keep(Notebook.create(self._server, self._context, chosen, source))
 
     def again(self, notebook: Notebook) -> Notebook:
         """Close all of a notebook and open its file with a fresh kernel, as on another day."""

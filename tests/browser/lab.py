@@ -237,6 +237,25 @@ _OBSERVE = """
 }
 """
 
+# As _OBSERVE, but over as soon as there were two updates; those of one are within TOGETHER_S.
+_MOVES_TWICE = """
+([watched, seconds, together]) => new Promise(done => {
+  const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[watched];
+  let updates = 0, last = -Infinity;
+  const end = moved => { clearTimeout(timer); observer.disconnect(); done(moved); };
+  const observer = new MutationObserver(() => {
+    const now = performance.now() / 1000;
+    if (now - last > together) updates += 1;
+    last = now;
+    if (updates == 2) end(true);
+  });
+  const timer = setTimeout(() => end(false), seconds * 1000);
+  const kinds = {attributes: true, childList: true, characterData: true, subtree: true};
+  for (const output of cell.querySelectorAll('.jp-OutputArea-output'))
+    observer.observe(output, kinds);
+})
+"""
+
 _COLLECT = """
 () => {
   window.gpumagicMoves.observer.disconnect();
@@ -318,7 +337,7 @@ _READY = """
 class Moves:
     """When the watched output changed: seconds, those of one update taken together."""
 
-    _TOGETHER_S = 0.06
+    TOGETHER_S = 0.06
 
     def __init__(self, records: Sequence[tuple[float, bool]], seconds: float) -> None:
         self.seconds = seconds
@@ -329,7 +348,7 @@ class Moves:
         found: list[float] = []
         last = float("-inf")
         for moment in times:
-            if moment - last > self._TOGETHER_S:
+            if moment - last > self.TOGETHER_S:
                 found.append(moment)
             last = moment
         return found
@@ -496,7 +515,10 @@ class Notebook:
         """Wait until a cell's output shows a view that has moved twice."""
         view = self.output(index).locator(".jupyter-widgets").first
         view.wait_for(state="attached")
-        self.until(lambda: len(self.moves(index, 0.7).times) >= 2, f"the view of {index} moves")
+        window = [index, 0.7, Moves.TOGETHER_S]
+        self.until(
+            lambda: self.page.evaluate(_MOVES_TWICE, window), f"the view of {index} moves"
+        )
 
     def moves(self, index: int, seconds: float) -> Moves:
         """Watch a cell's output for a time."""

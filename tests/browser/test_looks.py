@@ -14,13 +14,14 @@ import pytest
 from nvml_stub import NvmlStub
 
 from .conftest import OpenNotebook
-from .lab import Notebook
+from .lab import Frontend, Notebook
 
 pytestmark = pytest.mark.browser
 
 WINDOW_S = {1: 40.0, 2: 40.0, 8: 25.0}
 """By the number of GPUs: in a table, the time axis is not half as long."""
 
+FRONTENDS: tuple[Frontend, ...] = ("lab", "notebook")
 WIDTHS = (1200, 800)
 HEIGHT = 900
 LAPTOP_HEIGHT = 700.0
@@ -251,28 +252,51 @@ def require_timeline(notebook: Notebook, notes: Path, window_s: float) -> None:
     assert abs(sum(labels["gap"]) / 2 - place((begun + over) / 2)) < 6, labels
 
 
-def train(notebook: Notebook, stub: NvmlStub) -> None:
-    """Run some cells, of which one fails, lose a GPU for a moment, and leave one cell busy."""
+def train(notebooks: Sequence[Notebook], stub: NvmlStub) -> None:
+    """Run some cells, of which one fails, lose a GPU for a moment, and leave one cell busy.
+
+    The notebooks do so at the same time.
+    """
     for index in (0, WATCH):
-        notebook.run(index)
-    notebook.wait_live(WATCH)
-    notebook.run(2)
-    notebook.press_run(3)
-    notebook.wait_ended(3)
-    notebook.press_run(4)
-    notebook.wait_busy(4)
-    notebook.page.wait_for_timeout(4500)
+        run_all(notebooks, index)
+    for notebook in notebooks:
+        notebook.wait_live(WATCH)
+    run_all(notebooks, 2)
+    run_all(notebooks, 3)
+    begin_all(notebooks, 4)
+    pause(notebooks, 4.5)
     stub.lose(0)
-    notebook.page.wait_for_timeout(2000)
+    pause(notebooks, 2)
     stub.find(0)
-    notebook.wait_ended(4)
-    notebook.press_run(5)
-    notebook.wait_busy(5)
-    notebook.page.wait_for_timeout(14_500)
+    for notebook in notebooks:
+        notebook.wait_ended(4)
+    begin_all(notebooks, 5)
+    pause(notebooks, 14.5)
     stub.gpu(0, clock_event_reasons=4)
-    notebook.page.wait_for_timeout(2000)
+    pause(notebooks, 2)
     stub.gpu(0, clock_event_reasons=1)
-    notebook.page.wait_for_timeout(1500)
+    pause(notebooks, 1.5)
+
+
+def begin_all(notebooks: Sequence[Notebook], index: int) -> None:
+    """Run a cell of each notebook, and wait until all are busy."""
+    for notebook in notebooks:
+        notebook.press_run(index)
+    for notebook in notebooks:
+        notebook.wait_busy(index)
+
+
+def run_all(notebooks: Sequence[Notebook], index: int) -> None:
+    """Run a cell of each notebook, and wait until all have ended."""
+    for notebook in notebooks:
+        notebook.press_run(index)
+    for notebook in notebooks:
+        notebook.wait_ended(index)
+
+
+def pause(notebooks: Sequence[Notebook], seconds: float) -> None:
+    """Let the notebooks go on for a time."""
+    notebooks[0].page.wait_for_timeout(1000 * seconds)
 
 
 def close_sidebar(notebook: Notebook) -> None:
@@ -306,35 +330,53 @@ def gpus(request: pytest.FixtureRequest, stub: NvmlStub) -> Iterator[int]:
         stub.gpu(index, clock_event_reasons=1, lost=None)
 
 
+@pytest.mark.parametrize("frontend", ["lab"], indirect=True)
 def test_looks(
     open_notebook: OpenNotebook, stub: NvmlStub, gpus: int, screenshots: Path
 ) -> None:
-    """At both widths and in both themes all of the watch is in the output and can be read."""
-    sources: Sequence[str] = (
-        f"%gpuwatch -w {WINDOW_S[gpus]:g}", TRAINING.replace("FILE", "notes.json"), FAILING,
-        LONG, BUSY,
+    """At both widths and in both themes all of the watch is in the output and can be read.
+
+    So it is in JupyterLab and in Notebook, which watch the same GPUs at the same time.
+    """
+    notebooks = [open_training(open_notebook, gpus, name) for name in FRONTENDS]
+    train(notebooks, stub)
+    failures = []
+    for notebook in notebooks:
+        try:
+            require_timeline(notebook, notes_of(notebook), WINDOW_S[gpus])
+        except (AssertionError, KeyError) as error:
+            failures.append(f"{notebook.frontend} timeline: {error!r}")
+    for theme in ("light", "dark"):
+        for notebook in notebooks:
+            notebook.use_theme(f"JupyterLab {theme.capitalize()}")
+        for width in WIDTHS:
+            for notebook in notebooks:
+                notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
+            pause(notebooks, 1.2)
+            for notebook in notebooks:
+                pictures(notebook, screenshots, f"{theme}-{width}-{gpus}gpu")
+                try:
+                    require_readable(notebook)
+                    require_room(notebook)
+                    require_aligned(notebook)
+                except AssertionError as error:
+                    failures.append(f"{notebook.frontend} {theme} {width}: {error}")
+    assert failures == []
+
+
+def open_training(open_notebook: OpenNotebook, gpus: int, frontend: Frontend) -> Notebook:
+    """Open the training's notebook in a front end, at the first of the widths."""
+    file = f"notes-{frontend}.json"
+    notebook = open_notebook(
+        f"%gpuwatch -w {WINDOW_S[gpus]:g}", TRAINING.replace("FILE", file), FAILING, LONG, BUSY,
+        frontend=frontend,
     )
-    notebook = open_notebook(*sources)
-    notes = notebook.path.parent / "notes.json"
-    notes.unlink(missing_ok=True)
+    notes_of(notebook).unlink(missing_ok=True)
     close_sidebar(notebook)
     notebook.page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
-    train(notebook, stub)
-    failures = []
-    try:
-        require_timeline(notebook, notes, WINDOW_S[gpus])
-    except (AssertionError, KeyError) as error:
-        failures.append(f"timeline: {error!r}")
-    for theme in ("light", "dark"):
-        notebook.use_theme(f"JupyterLab {theme.capitalize()}")
-        for width in WIDTHS:
-            notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
-            notebook.page.wait_for_timeout(1200)
-            pictures(notebook, screenshots, f"{theme}-{width}-{gpus}gpu")
-            try:
-                require_readable(notebook)
-                require_room(notebook)
-                require_aligned(notebook)
-            except AssertionError as error:
-                failures.append(f"{theme} {width}: {error}")
-    assert failures == []
+    return notebook
+
+
+def notes_of(notebook: Notebook) -> Path:
+    """Return where the training of a notebook leaves what its recording has."""
+    return notebook.path.parent / f"notes-{notebook.frontend}.json"

@@ -30,6 +30,8 @@ from jupyter_client.manager import KernelManager
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 TIMEOUT_S = 30.0
+_REST_S = 0.2
+"""How long after it printed ``ready`` a cell is surely in its wait."""
 
 # What gpumagic itself needs beside IPython: the oldest that it promises, and the newest.
 OLDEST = (
@@ -41,13 +43,16 @@ OLDEST = (
 )
 NEWEST = ("ipywidgets", "bqplot", "nvidia-ml-py", "psutil", "pillow")
 
+# For what reads torch's tensors.
+TORCH = ("torch==2.13.0",)
+
 # name -> what pip installs into it; None is the environment that runs pytest.
 PINS: dict[str, tuple[str, ...] | None] = {
     "current": None,
-    "ipython8.12-ipykernel6.29": ("ipython==8.12.3", "ipykernel==6.29.5", *OLDEST),
+    "ipython8.12-ipykernel6.29": ("ipython==8.12.3", "ipykernel==6.29.5", *OLDEST, *TORCH),
     "ipython9-ipykernel7.0": ("ipython", "ipykernel==7.0.1", *NEWEST),
     "ipython9-ipykernel7.1": ("ipython", "ipykernel==7.1.0", *NEWEST),
-    "newest": ("ipython", "ipykernel", *NEWEST),
+    "newest": ("ipython", "ipykernel", *NEWEST, *TORCH),
 }
 
 
@@ -180,10 +185,11 @@ class Kernel:
         return reply
 
     def interrupt_when_ready(self, code: str) -> Reply:
-        """Run ``code`` and interrupt the kernel as soon as it printed ``ready``."""
+        """Run ``code`` and interrupt the kernel when it has printed ``ready`` and waits."""
 
         def on_text(text: str) -> None:
             if "ready" in text:
+                time.sleep(_REST_S)
                 self.manager.interrupt_kernel()
 
         return self.run(code, on_text=on_text)

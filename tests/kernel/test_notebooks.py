@@ -28,7 +28,7 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 }
 """What makes a notebook small enough for a test, by its name."""
 
-NEEDS_TORCH = frozenset({"slow_training"})
+NEEDS_TORCH = frozenset({"out_of_memory", "slow_training"})
 """The notebooks that have nothing to run without torch."""
 
 KEPT = ("resource_baseline", "slow_training")
@@ -133,7 +133,8 @@ def test_notebook(execute: Execute, name: str, gpus: int) -> None:
     assert all(ran.summary)
     for cell in ran.cells:
         outputs, kinds = cell.get("outputs", []), kinds_of(cell)
-        assert all(output.output_type != "error" for output in outputs)
+        failed = any(output.output_type == "error" for output in outputs)
+        assert failed == ("raises-exception" in cell.metadata.get("tags", ()))
         assert all(output.get("name") != "stderr" for output in outputs)
         assert not [kind for kind in kinds if "widget" in kind]
         magic, *words = cell.source.partition("\n")[0].split() or [""]
@@ -222,13 +223,53 @@ def test_a_run_replaces_what_is_stored(execute: Execute, name: str) -> None:
 @pytest.mark.kernel
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_quickstart(execute: Execute, gpus: int) -> None:
-    """The quickstart shows two views, two reports, and three lines that name the GPU."""
+    """The quickstart shows two views, two reports, memory twice, and three lines on the GPU."""
     ran = execute("quickstart", gpus)
     assert ran.page.count("data:image/png;base64") >= 2
     shown = [kind for cell in ran.cells for kind in kinds_of(cell)]
-    assert (shown.count("image/png"), shown.count("text/html")) == (2, 2)
+    assert (shown.count("image/png"), shown.count("text/html")) == (2, 4)
     assert len(ran.summary) == 3
     assert ("NVIDIA H200" if gpus else "GPU: n/a: ") in ran.summary[1]
+
+
+# -- out of memory --------------------------------------------------------------------------
+
+
+def shown_by(ran: Executed, begin: str) -> list[str]:
+    """Return what the cells that begin so show as text, each on one line."""
+    return [
+        " ".join((output.get("text") or output.data["text/plain"]).split())
+        for cell in ran.cells
+        for output in cell.get("outputs", ())
+        if cell.source.startswith(begin) and output.output_type != "error"
+    ]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_out_of_memory(execute: Execute, gpus: int) -> None:
+    """One panel stands under the error, %gpufree releases the traceback, and nothing is left."""
+    ran = execute("out_of_memory", gpus)
+    (failed,) = [cell for cell in ran.cells if "raises-exception" in cell.metadata.get("tags", ())]
+    assert [output.output_type for output in failed.outputs] == ["error", "display_data"]
+    number = failed.execution_count
+    (panel,) = shown_by(ran, failed.source)
+    assert f"The largest holders are the traceback of [{number}] (16.0 MiB), model and" in panel
+    assert ran.page.count('<div class="gps">') == 1
+    kept, emptied = re.findall(r"\d+ MiB", " ".join(shown_by(ran, "before = held()")))
+    assert kept == emptied
+    (foreseen,) = shown_by(ran, "%gpufree --dry-run")
+    released, displayed = shown_by(ran, "%gpufree $CPU") + shown_by(ran, "%gpufree --out")
+    freed = f"traceback of [{number}] frame train_step(): acts 16.0"
+    assert foreseen.index("Will be released") < foreseen.index(freed) < foreseen.index("Stays")
+    assert released.index("Released") < released.index(freed) < released.index("Stays")
+    assert displayed.index("Released") < displayed.index("Out[4]") < displayed.index("Stays")
+    (still,) = shown_by(ran, "%gpufree model")
+    assert "model deleted; still held by optimizer: %gpufree --cpu optimizer" in still
+    before, after = map(int, re.findall(r"(\d+) MiB", ran.summary[0]))
+    assert before - after == 16
+    assert shown_by(ran, "import gpumagic")[0].startswith("[] ")
+    assert ran.summary[1] == "0 MiB in tensors at the end"
 
 
 # -- the resource baseline ------------------------------------------------------------------

@@ -187,10 +187,11 @@ def test_updates_while_a_cell_blocks(watched: Kernel, body: str) -> None:
     assert (reply.status, reply.outputs) == ("ok", [])
     sent = updates(reply)
     assert len(moments(sent)) >= 6, moments(sent)
-    # One that was being sent when the cell began may still belong to the cell before.
-    late = [m for m in sent if m["header"]["date"] > moments(sent)[0]]
-    wrong = [m for m in late if m["parent_header"].get("msg_id") != reply.msg_id]
-    assert not wrong, f"{len(wrong)} of {len(late)} updates belong to another cell"
+    own = [m["parent_header"].get("msg_id") == reply.msg_id for m in sent]
+    # What was being sent when the cell began may still belong to the cell before.
+    wrong = own[own.index(True) :].count(False)
+    assert not wrong, f"{wrong} of {len(own)} updates belong to another cell"
+    assert own.count(True) > len(own) / 2
 
 
 def test_text_updates_while_a_cell_blocks(kernel: Kernel) -> None:
@@ -209,8 +210,8 @@ def test_text_updates_while_a_cell_blocks(kernel: Kernel) -> None:
 def test_status(watched: Kernel) -> None:
     """%gpuwatch status says in text what runs, and that nothing of it has failed."""
     text = watched.run("%gpuwatch status").text
-    assert re.search(r"watch: last 60 s, every 0.1 s, \d+ updates\n", text)
-    assert "nvml: every 0.1 s" in text
+    assert re.search(r"watch: last 60 s, every 0.2 s, \d+ updates\n", text)
+    assert "nvml: every 0.2 s" in text
     assert "GPU 0" in text
     assert "n/a" not in text.replace("allocator: n/a", "")
 
@@ -257,6 +258,8 @@ def test_report_without_a_watch(kernel: Kernel) -> None:
 def test_cell_is_left_alone(watched: Kernel, body: str, exit_: str) -> None:
     """A cell that awaits or fails shows what it shows without the magic, and then its report."""
     watched.run("#\n" + body)  # some warnings come only once
+    # IPython's own comes again whenever any thread has changed a filter: let it come always.
+    watched.run("import warnings\nwarnings.filterwarnings('always', message='To exit')")
     plain = watched.run("#\n" + body)
     reply = watched.run("%%gpuprofile -o p\n" + body)
     assert normal(without_report(reply)) == normal(plain)
