@@ -123,9 +123,9 @@ def _room(short: Shortage) -> str:
     then = ""
     if short.remedy_fits is not None and short.rebinding is not None:
         old = f"without the old {code(short.rebinding[0])}"
-        then = f"; {old} it fits" if short.remedy_fits else f", and {old} too"
+        then = f"; {old} this request fits" if short.remedy_fits else f", and {old} too"
     elif short.remedy_fits:
-        then = f"; with {_command(short.remedy)} it fits"
+        then = f"; with {_command(short.remedy)} this request fits"
     if short.lasts:
         return f"{gives}, and the {_number(short, asked)} fit."
     if short.fits:

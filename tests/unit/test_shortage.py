@@ -408,7 +408,7 @@ def test_the_least_that_makes_room_is_proposed() -> None:
     )
     short = judged(found, cell=17)
     assert (short.fits, short.remedy, short.remedy_fits) == (False, "%gpufree cache", True)
-    assert "2.0 GiB: 4.3 GiB short; with `%gpufree cache` it fits." in words(short)
+    assert "2.0 GiB: 4.3 GiB short; with `%gpufree cache` this request fits." in words(short)
     assert judged(found, needed={"cache"}, cell=17).remedy == "%gpufree big"
     assert judged(found, needed={"cache", "big", "model"}, cell=17).remedy == ""
 
@@ -463,7 +463,7 @@ def test_an_old_object_is_in_the_way() -> None:
         "16.0 GiB asked for, 9.7 GiB free on GPU 0. The largest holders are `x` (99.0), the old"
         " `model` and `optimizer` (12.0), the traceback of [17] (2.0). The old `model` is still"
         " there while the new one is made: `%gpufree model optimizer` first. `%gpufree` gives back"
-        " 2.0 GiB: 4.3 GiB short; without the old `model` it fits."
+        " 2.0 GiB: 4.3 GiB short; without the old `model` this request fits."
     )
 
 
