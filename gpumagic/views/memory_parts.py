@@ -120,6 +120,10 @@ def parts_of(stats: AllocatorStats | None) -> dict[str, int]:
     return {name: found[name] for name in PARTS if found.get(name)}
 
 
+# A smaller share of the device is nothing to wonder about.
+_WORTH_A_WORD = 0.005
+
+
 def part_notes(stats: AllocatorStats | None) -> Iterator[str]:
     """Say what parts stand for where that is not what they usually do, or why there are none."""
     parts = parts_of(stats)
@@ -130,8 +134,8 @@ def part_notes(stats: AllocatorStats | None) -> Iterator[str]:
         yield f"The device's use and free memory are n/a: {reason}."
     elif "outside torch" in parts:
         yield f"outside torch: {stats.outside_torch_text}."
-    elif "remainder" in parts:
-        yield f"remainder: {stats.outside_torch_text or 'what these figures leave unexplained'}."
+    elif parts.get("remainder", 0) > sum(parts.values()) * _WORTH_A_WORD:
+        yield "remainder: what these figures leave unexplained; they are read one after another."
 
 
 def room_note(stats: AllocatorStats | None) -> str:
