@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,10 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     mem, free = _mem_parser(), _free_parser()
 
     def gpumem(line: str) -> None:
+        line, expression = _without_expression(line)
         options = mem.parse_line(line)
+        if expression:
+            options.holders = expression
         _check(options)
         with one_line_errors("%gpumem"):
             _mem(extension, options)
@@ -58,6 +62,20 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
     gpumem.__doc__ = mem.format_help()
     gpufree.__doc__ = free.format_help()
     return {"gpumem": gpumem, "gpufree": gpufree}
+
+
+_HOLDERS = re.compile(r"(?<!\S)--holders(?:=|\s+)(?!-)(\S.*?)(?=\s+--[a-z]|\s*$)")
+
+
+def _without_expression(line: str) -> tuple[str, str]:
+    """Take the expression of ``--holders`` out, whose quotes a shell's rules would strip."""
+    found = _HOLDERS.search(line)
+    if found is None:
+        return line, ""
+    text = found[1]
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" and text[0] not in text[1:-1]:
+        text = text[1:-1]
+    return f"{line[: found.start(1)]}NAME{line[found.end(1) :]}", text
 
 
 def _mem_parser() -> MagicParser:

@@ -128,7 +128,7 @@ class _Returned:
         if stats is None or blocks is None or found is None:
             return sum(holder.bytes for holder in going)
         known = found.addresses.get(self._device.device, {})
-        addresses = [address for address, (_, holder) in known.items() if holder in going]
+        addresses = [address for address, one in known.items() if one.holder in going]
         return blocks.would_return(stats.torch_index, addresses)
 
 

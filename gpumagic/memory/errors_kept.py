@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from .graph import Walk, is_one_of
+from .graph import Walk
+from .kinds import is_one_of
 from .roots import Notebook
 
 __all__ = ["let_errors_go"]
 
-_TIMEOUT_S = 0.2
+_TIMEOUT_S = 1.0
 
 # Those of the base class: an exception may define its own.
 _attributes: Any = BaseException.__dict__

@@ -69,7 +69,7 @@ def free(
     if names:
         work.step("name", ", ".join(names), lambda: _delete(notebook, names))
     work.step("cycle", "cycles", lambda: None)
-    if not names:
+    if not names and _errors_may_hold(before.report):
         work.drop_errors()
     if outputs:
         work.step("output", "displayed values", lambda: _forget(notebook, cpu))
@@ -78,8 +78,18 @@ def free(
     after = look(notebook, cpu=cpu, timeout_s=timeout_s)
     still = {name: _holders_at(after, wanted[name]) for name in names}
     return Freed(
-        tuple(work.steps(after.report)), before.report, after.report, False, names, still,
+        tuple(work.steps(after, wanted)), before.report, after.report, False, names, still,
         work.reason or before.report.reason,
+    )
+
+
+def _errors_may_hold(report: MemoryReport) -> bool:
+    """Tell whether the notebook's errors can hold device memory: else ``%debug`` keeps them."""
+    return bool(report.cut) or any(
+        device.of("traceback")
+        or sum(holder.bytes for holder in device.of("unknown")) > _UNEVEN_BYTES
+        or sum(rest.bytes for rest in device.remainders) > _UNEVEN_BYTES
+        for device in report
     )
 
 
@@ -127,7 +137,7 @@ def _foreseen(before: Looked, names: tuple[str, ...], outputs: bool) -> Freed:
         steps.append(Step("cache", "cached blocks", "", returned))
     still = None
     if names:
-        still = {name: _also_held(before.report, name) for name in names}
+        still = {name: _also_held(before.report, name, names) for name in names}
     after_report = replace(before.report, devices=tuple(left))
     return Freed(
         tuple(steps), before.report, after_report, True, names, still, before.report.reason
@@ -145,13 +155,14 @@ def _foreseen_step(holder: Holder, device: str) -> Step:
     )
 
 
-def _also_held(report: MemoryReport, name: str) -> tuple[str, ...]:
-    """Return who else holds what a variable leads to; those keep it when the name goes."""
+def _also_held(report: MemoryReport, name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return who else holds what a variable leads to; those keep it when the names go."""
     return tuple(dict.fromkeys(
         storage.holder
         for device in report
         for storage in device.storages
-        if storage.holder != name and any(_begins(other, name) for other in storage.also)
+        if not set(storage.holder.split(", ")) <= set(names)
+        and any(_begins(other, name) for other in storage.also)
     ))
 
 
@@ -165,7 +176,7 @@ def _without(device: DeviceMemory, gone: list[Holder], before: Looked) -> Device
     names = {holder.name for holder in holders}
     stats = device.allocator
     known = before.found.addresses.get(device.device, {}) if before.found is not None else {}
-    addresses = [address for address, (_, holder) in known.items() if holder in gone]
+    addresses = [address for address, one in known.items() if one.holder in gone]
     blocks = before.blocks
     if stats is not None and blocks is not None and stats.torch_allocated_bytes is not None:
         size = sum(blocks.size_of(stats.torch_index, one) or 0 for one in addresses)
@@ -274,7 +285,7 @@ class _Work:
         }
         self._done.append(Step(kind, name, "", freed))
 
-    def steps(self, after: MemoryReport) -> Iterator[Step]:
+    def steps(self, after: Looked, wanted: Mapping[str, set[tuple[str, int]]]) -> Iterator[Step]:
         """Yield the steps that released something, described by who held it before."""
         for step in self._done:
             holders = [
@@ -283,7 +294,10 @@ class _Work:
                 for holder in device.holders
                 if _is_of(holder, step)
             ]
-            freed = step.bytes if self._cuda is not None else _differences(holders, after)
+            freed = step.bytes
+            if self._cuda is None:
+                named = set().union(*wanted.values()) if step.kind == "name" else set()
+                freed = _gone({holder for _, holder in holders}, named, self._before, after)
             if freed or step.debug_gone or step.kind == "name":
                 yield from _told_apart(replace(step, bytes=freed), holders)
 
@@ -312,20 +326,23 @@ def _is_of(holder: Holder, step: Step) -> bool:
     return holder.kind == step.kind
 
 
-def _differences(
-    holders: Iterable[tuple[str, Holder]], after: MemoryReport
+def _gone(
+    holders: Collection[Holder], named: set[tuple[str, int]], before: Looked, after: Looked
 ) -> dict[str, int]:
-    """Return how much less some holders have, by device, as the two searches found it."""
-    left = {
-        (device.device, holder.kind, holder.name): holder.bytes
-        for device in after
-        for holder in device.holders
-    }
+    """Return the bytes of those storages of some holders, or named, that are there no more."""
     freed: dict[str, int] = {}
-    for device, holder in holders:
-        size = holder.bytes - left.get((device, holder.kind, holder.name), 0)
-        if size > 0:
-            freed[device] = freed.get(device, 0) + size
+    if before.found is None:
+        return freed
+    left = {} if after.found is None else after.found.addresses
+    for device, known in before.found.addresses.items():
+        size = sum(
+            one.bytes
+            for address, one in known.items()
+            if (one.holder in holders or (device, address) in named)
+            and address not in left.get(device, {})
+        )
+        if size:
+            freed[device] = size
     return freed
 
 
@@ -388,9 +405,9 @@ def _holders_at(after: Looked, places: set[tuple[str, int]]) -> tuple[str, ...]:
     if after.found is None:
         return ()
     found = {
-        holder.name: holder.bytes
+        one.holder.name: one.holder.bytes
         for device, known in after.found.addresses.items()
-        for address, (_, holder) in known.items()
+        for address, one in known.items()
         if (device, address) in places
     }
     return tuple(sorted(found, key=lambda name: -found[name]))

@@ -11,19 +11,12 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import (
-    ClassMethodDescriptorType,
-    CodeType,
-    FrameType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any, Literal
 
-__all__ = ["Root", "RootKind", "Walk", "is_one_of", "mro_of", "name_of_type"]
+from .arrays import elements, is_array
+from .kinds import ARRAY, CLASS, FRAME, INNER, LEAF, TARGET, Kinds, home_of
+
+__all__ = ["Root", "RootKind", "Walk"]
 
 RootKind = Literal["variable", "frame", "module", "output", "traceback", "orphan"]
 
@@ -43,17 +36,6 @@ class Root:
     cell: int = 0
 
 
-_mro = type.__dict__["__mro__"].__get__
-_flags = type.__dict__["__flags__"].__get__
-_module = type.__dict__["__module__"].__get__
-_name = type.__dict__["__name__"].__get__
-
-_HAS_GC = 1 << 14
-_LEAF, _INNER, _TARGET, _CLASS, _FRAME = range(5)
-_NEVER = (
-    ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
-    WrapperDescriptorType, ClassMethodDescriptorType,
-)
 _CHUNK = 256
 # Containers of more objects than these are entered after everything else, the smallest first:
 # data sets are long, models are not.
@@ -64,93 +46,6 @@ _USUAL = 8
 _LOOK_DEEP = 3
 _LOOK_WIDE = 16 * _CHUNK
 _MOST_PARENTS = 8
-
-
-def mro_of(kind: type) -> tuple[type, ...]:
-    """Return a type's base classes without asking its metaclass."""
-    found: tuple[type, ...] = _mro(kind)
-    return found
-
-
-def name_of_type(kind: type) -> str:
-    """Return a type's name without asking its metaclass."""
-    return str(_name(kind))
-
-
-def is_one_of(kind: type, bases: Iterable[type]) -> bool:
-    """Tell whether a type is, or derives from, one of some types, by identity.
-
-    ``in`` would ask the ``__eq__`` of a metaclass.
-    """
-    return any(own is base for own in _mro(kind) for base in bases)
-
-
-def _home(kind: type) -> str:
-    """Return the name of the module that a class says it is of, or an empty text."""
-    try:
-        name = _module(kind)
-    except AttributeError:
-        return ""
-    return name if type(name) is str else ""
-
-
-class _Kinds:
-    """What the walk does with objects of a type, worked out once for each.
-
-    Types are known by their ids: a metaclass may have a ``__hash__`` or ``__eq__`` of its own.
-    """
-
-    def __init__(self, is_target: Callable[[type], bool]) -> None:
-        self._is_target = is_target
-        self._types: list[type] = []  # kept, so that no id is used twice
-        self.by_id: dict[int, int] = {}
-        self.leaves: set[int] = set()
-        self.passed: set[int] = set()  # neither leaves, nor anything that has to be noted
-
-    def of(self, value: Any) -> int:
-        """Return what to do with an object."""
-        kind = type(value)
-        found = self.by_id.get(id(kind))
-        if found is None:
-            self._types.append(kind)
-            found = self.by_id[id(kind)] = self._of(kind)
-            if found == _LEAF:
-                self.leaves.add(id(kind))
-            elif found == _INNER:
-                self.passed.add(id(kind))
-        return found
-
-    def of_types(self, values: Iterable[Any]) -> set[int]:
-        """Return the ids of the types of some objects."""
-        return set(map(id, map(type, values)))
-
-    def inner(self, values: list[Any]) -> list[Any]:
-        """Return those of some objects that can lead further, or are looked for."""
-        leaves = self.leaves
-        kinds = self.of_types(values)
-        if kinds <= leaves:
-            return []
-        if not kinds <= self.by_id.keys():
-            for value in values:
-                self.of(value)
-            kinds = self.of_types(values)
-        if leaves.isdisjoint(kinds):
-            return values
-        return [value for value in values if id(type(value)) not in leaves]
-
-    def _of(self, kind: type) -> int:
-        if not _flags(kind) & _HAS_GC or is_one_of(kind, _NEVER):
-            return _LEAF
-        if self._is_target(kind):
-            return _TARGET
-        if is_one_of(kind, (type,)):
-            return _CLASS
-        if kind is FrameType:
-            return _FRAME
-        return _LEAF if _home(kind).partition(".")[0] == _OURS else _INNER
-
-
-_OURS = __name__.partition(".")[0]
 
 
 class Walk:
@@ -172,7 +67,7 @@ class Walk:
         stop: Iterable[Any] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._kinds = _Kinds(is_target)
+        self._kinds = Kinds(is_target, is_array)
         self._more = more
         self._clock = clock
         self._stopper = Root("module", "", None)
@@ -187,7 +82,7 @@ class Walk:
 
     def is_target(self, value: Any) -> bool:
         """Tell whether an object is of a type that is looked for; its class is not asked."""
-        return self._kinds.of(value) == _TARGET
+        return self._kinds.of(value) == TARGET
 
     def has_met(self, value: Any) -> bool:
         """Tell whether some root leads to an object."""
@@ -195,7 +90,7 @@ class Walk:
 
     def could_enter(self, value: Any) -> bool:
         """Tell whether a walk would go on through an object that it has not met."""
-        return self._kinds.of(value) in (_INNER, _TARGET) and id(value) not in self._parents
+        return self._kinds.of(value) in (INNER, TARGET) and id(value) not in self._parents
 
     def walk(self, roots: Sequence[Root], until: float = float("inf")) -> bool:
         """Walk all that some roots lead to; return whether it was done before ``until``.
@@ -206,7 +101,7 @@ class Walk:
         for root in roots:
             value = root.value
             kind = self._kinds.of(value)
-            if kind == _LEAF:
+            if kind == LEAF:
                 continue
             if root.kind == "module":
                 self._homes.add(root.name)
@@ -218,9 +113,12 @@ class Walk:
             self._parents[id(value)] = root
             self._holders[id(value)] = [root]
             self._kept.append(value)
-            if kind == _TARGET:
+            if kind == TARGET:
                 self.targets.append(value)
-            level.append(value)
+            if kind == ARRAY:
+                self._meet(elements(value), value, level)
+            else:
+                level.append(value)
         return self._run(level, until)
 
     def _run(self, level: list[Any], until: float) -> bool:
@@ -277,7 +175,7 @@ class Walk:
         """Meet what a large container holds; return those objects in it that hold more."""
         below: list[Any] = []
         children = gc.get_referents(value)
-        if self._kinds.of(value) == _TARGET:
+        if self._kinds.of(value) == TARGET:
             children += self._more(value)
         for begin in range(0, len(children), _CHUNK):
             chunk = children[begin : begin + _CHUNK]
@@ -324,37 +222,40 @@ class Walk:
     def _counts(self, value: Any) -> bool:
         """Tell whether a target, a class or a frame has to be noted."""
         kind = self._kinds.of(value)
-        if kind == _CLASS:
-            return id(value) not in self._parents and _home(value) in self._homes
-        return kind == _TARGET or id(value) not in self._parents
+        if kind == CLASS:
+            return id(value) not in self._parents and home_of(value) in self._homes
+        return kind == TARGET or id(value) not in self._parents
 
     def _meet(
         self, children: list[Any], value: Any, below: list[Any], also_more: bool = True
     ) -> None:
         kinds, parents, holders = self._kinds.by_id, self._parents, self._holders
         own = self._kinds.of(value)
-        if own == _TARGET and also_more:
+        if own == TARGET and also_more:
             children += self._more(value)
         for child in children:
             kind = kinds.get(id(type(child)))
             if kind is None:
                 kind = self._kinds.of(child)
-            if kind == _LEAF:
+            if kind == LEAF:
                 continue
             key = id(child)
             if key in parents:
                 if key in holders:
                     self._note(child, value)
                 continue
-            if kind == _TARGET:
+            if kind == TARGET:
                 holders[key] = [value]
                 self.targets.append(child)
-            elif kind == _FRAME and own == _FRAME:
+            elif kind == FRAME and own == FRAME:
                 continue  # the caller's frame, which is not this one's to hold
-            elif kind == _CLASS and _home(child) not in self._homes:
+            elif kind == CLASS and home_of(child) not in self._homes:
                 continue
             parents[key] = value
-            below.append(child)
+            if kind == ARRAY:
+                self._meet(elements(child), child, below)
+            else:
+                below.append(child)
 
     def holders(self, value: Any) -> list[Any]:
         """Return who holds a target or a root's value, nearest to a root first: objects, Roots."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .graph import Root, Walk, name_of_type
+from .graph import Root, Walk
+from .kinds import name_of_type
 from .live import Holder, HolderKind, LiveStorage
 from .naming import Name
 from .tensors import Place, TensorFacts
@@ -80,7 +81,8 @@ def joined_variables(
     for one in found:
         if one.root is None or one.root.kind != "variable":
             continue
-        holders = [walk.root(holder) for holder in walk.holders(one.root.value)]
+        roots = (one.root, *one.others)
+        holders = [walk.root(h) for root in roots for h in walk.holders(root.value)]
         for other in (*one.others, *holders):
             if other is None or other.kind != "variable" or other.name == one.root.name:
                 continue

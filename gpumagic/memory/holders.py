@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MemberDescriptorType
 from typing import Any
 
 from ..errors import SettingError
-from .graph import Root, Walk, mro_of
+from .graph import Root, Walk
+from .kinds import mro_of
 from .naming import Name, Namer, instance_dict
 from .phases import walk_all, without_collector
 from .report import running_shell
@@ -42,26 +43,35 @@ class Holders:
     cut: str = ""
     cpu: bool = False
 
-    def _commands(self) -> list[str]:
+    def _commands(self, names: Sequence[Name]) -> list[str]:
         from ..views.memory_words import release_of
 
-        found = map(release_of, (*self.chains, *self.others))
+        found = map(release_of, names)
         return [text.replace("%gpufree", "%gpufree --cpu", 1) if self.cpu else text
                 for text in found]
 
     def __str__(self) -> str:
         from ..views.memory_text import holders_text
 
-        names = (*self.chains, *self.others)
-        return holders_text(self.name, names, self._commands(), cut=self.cut)
+        text = holders_text(self.name, self.chains, self._commands(self.chains), cut=self.cut)
+        if not self.others:
+            return text
+        inside = holders_text(self._inside, self.others, self._commands(self.others))
+        return f"{text}\n\n{inside}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from ..views.memory_html import holders_html
 
-        names = (*self.chains, *self.others)
-        return holders_html(self.name, names, self._commands(), cut=self.cut)
+        html = holders_html(self.name, self.chains, self._commands(self.chains), cut=self.cut)
+        if self.others:
+            html += holders_html(self._inside, self.others, self._commands(self.others))
+        return html
+
+    @property
+    def _inside(self) -> str:
+        return f"a tensor inside {self.name}"
 
 
 def holders_of(
@@ -84,6 +94,7 @@ class _Holding:
     def __init__(
         self, notebook: Notebook, torch: Any, expression: str, timeout_s: float
     ) -> None:
+        self._notebook = notebook
         self._expression = expression
         self._readers = [TensorReader(torch, kind) for kind in ("cuda", "cpu")]
         self._value = resolve(notebook, expression)
@@ -115,7 +126,8 @@ class _Holding:
         """Return the tensor itself, or those that the object leads to."""
         if not self._is_container():
             return [self._value]
-        below = Walk(self._readers[0].is_tensor, self._readers[0].gradient)
+        reader = self._readers[0]
+        below = Walk(reader.is_tensor, reader.gradient, self._notebook.fences())
         below.walk([Root("variable", self._expression, self._value)])
         return list(below.targets)
 

@@ -23,8 +23,10 @@ from types import (
 )
 from typing import Any
 
+from .arrays import index_of, is_array
 from .frames import CodePlaces, frame_locals
-from .graph import Root, is_one_of, mro_of, name_of_type
+from .graph import Root
+from .kinds import is_one_of, mro_of, name_of_type
 
 __all__ = ["HIDDEN", "LEFT_OUT", "Step", "class_dict", "instance_dict", "label"]
 
@@ -67,6 +69,9 @@ def label(chain: Sequence[Any], position: int, places: CodePlaces) -> Step:
             return _of_dict(parent, child, owned or _is_dict_of(above, parent))
         if is_one_of(kind, (list, tuple, deque)):
             return _of_sequence(parent, child)
+        if is_array(kind):
+            place = index_of(parent, child)
+            return Step(place) if place else _unsaid(kind)
         special = _SPECIAL.get(id(kind))
         if special is not None:
             found: Step = special(parent, child, below, places)
@@ -202,7 +207,8 @@ def _of_instance(parent: Any, child: Any) -> Step:
                 except AttributeError:
                     continue
     if any(name_of_type(base) == "Tensor" for base in mro_of(kind)):
-        return Step(".grad")
+        is_tensor = any(name_of_type(base) == "Tensor" for base in mro_of(type(child)))
+        return Step(".grad") if is_tensor else _unsaid(kind)
     return _unsaid(kind)
 
 

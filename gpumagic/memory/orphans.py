@@ -24,7 +24,8 @@ from types import (
 )
 from typing import Any
 
-from .graph import Root, Walk, is_one_of, name_of_type
+from .graph import Root, Walk
+from .kinds import is_one_of, name_of_type
 
 __all__ = ["KEPT_OUTSIDE", "Orphans", "is_plumbing", "look_behind"]
 

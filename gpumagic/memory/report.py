@@ -117,7 +117,7 @@ def _gpu(stats: AllocatorStats, found: Scan, blocks: BlockMap | None) -> DeviceM
     pinned = None
     if blocks is not None:
         remainders += blocks.unexplained(stats.torch_index, known)
-        pinned = blocks.pinned(stats.torch_index, {a: name for a, (name, _) in known.items()})
+        pinned = blocks.pinned(stats.torch_index, {a: one.name for a, one in known.items()})
         sizes = [blocks.size_of(stats.torch_index, address) or 0 for address in known]
         rounded = sum(sizes) - device.reachable_bytes
         if rounded >= _SMALLEST:

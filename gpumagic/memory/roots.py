@@ -15,7 +15,8 @@ from types import CoroutineType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from .frames import CodePlaces, frame_locals
-from .graph import Root, is_one_of
+from .graph import Root
+from .kinds import is_one_of
 from .labels import instance_dict
 
 __all__ = ["DEBUGGER", "DisplayCopy", "Notebook"]

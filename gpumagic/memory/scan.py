@@ -8,10 +8,11 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from .graph import Root, Walk, name_of_type
+from .graph import Root, Walk
 from .grouping import Found, Key, by_size, holder_of, joined_variables, key_of, storage_of
+from .kinds import name_of_type
 from .labels import label
 from .live import Holder, LiveStorage
 from .naming import Name, Namer, name_of
@@ -20,7 +21,7 @@ from .phases import LEAST_S, walk_all, without_collector
 from .roots import Notebook
 from .tensors import TensorFacts, TensorReader, all_tensors
 
-__all__ = ["TIMEOUT_S", "Scan", "scan"]
+__all__ = ["TIMEOUT_S", "Held", "Scan", "scan"]
 
 TIMEOUT_S = 0.5
 """How long a search may take, in seconds; it says when it was cut short."""
@@ -36,18 +37,26 @@ _OVERTIME_S = 0.1
 _CHECK_EVERY = 1024
 
 
+class Held(NamedTuple):
+    """A storage's name, who holds it, and its bytes."""
+
+    name: str
+    holder: Holder
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a search found, as plain values, by device: holders and storages, largest first.
 
-    ``addresses`` gives for each storage, by its first byte, its name and its holder, for
-    comparing with the allocator's blocks; those beyond ``count`` have an empty name. ``graphs``
+    ``addresses`` tells of each storage, by its first byte, for comparing with the allocator's
+    blocks and with a later search; those beyond ``count`` have an empty name. ``graphs``
     are the holders of tensors that autograd can keep others for. ``cut`` says what was left out.
     """
 
     holders: dict[str, tuple[Holder, ...]]
     storages: dict[str, tuple[LiveStorage, ...]]
-    addresses: dict[str, dict[int, tuple[str, Holder]]]
+    addresses: dict[str, dict[int, Held]]
     graphs: dict[str, tuple[str, ...]]
     cut: str
     objects: int
@@ -141,7 +150,7 @@ class _Search:
                         found.root = root
                     elif root is not None and root is not found.root:
                         found.others.append(root)
-            if not number % _CHECK_EVERY and self._is_late():
+            if number % _CHECK_EVERY == _CHECK_EVERY - 1 and self._is_late():
                 self._cut.append(f"{len(tensors) - number} tensors were not looked at")
                 return
 
@@ -160,7 +169,7 @@ class _Search:
                     key = place.device, place.address
                     if key not in self._found:
                         orphans.setdefault(key, Found(place)).tensors.append(tensor)
-            if not number % _CHECK_EVERY and self._is_late():
+            if number % _CHECK_EVERY == _CHECK_EVERY - 1 and self._is_late():
                 self._cut.append("not all tensors were looked at")
                 break
         objects.clear()
@@ -244,7 +253,7 @@ class _Search:
             held.setdefault(key_of(found, groups, self._module_variable(found)), []).append(found)
         holders: dict[str, tuple[Holder, ...]] = {}
         storages: dict[str, tuple[LiveStorage, ...]] = {}
-        addresses: dict[str, dict[int, tuple[str, Holder]]] = {}
+        addresses: dict[str, dict[int, Held]] = {}
         graphs: dict[str, tuple[str, ...]] = {}
         for device, held in sorted(devices.items()):
             option = "--cpu " if device == "cpu" else ""
@@ -260,7 +269,7 @@ class _Search:
             named = [str(Name(s.name, s.where)) for s in storages[device]]
             named += [""] * (len(owners) - len(named))
             addresses[device] = {
-                found.place.address: (name, holder)
+                found.place.address: Held(name, holder, found.place.bytes)
                 for (found, holder), name in zip(owners, named, strict=True)
             }
         return Scan(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from .graph import is_one_of
+from .kinds import is_one_of
 
 __all__ = ["Place", "TensorFacts", "TensorReader", "all_tensors", "torch_module"]
 

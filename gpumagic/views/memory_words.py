@@ -176,6 +176,12 @@ def free_sentences(freed: Freed) -> Iterator[str]:
             then = f": {joined([code(command) for command in commands])}" if commands else ""
             gone = "would go, but is" if freed.dry_run else "deleted;"
             yield f"{code(name)} {gone} still held by {joined(names, last=' and ')}{then}"
+    if freed.asked and not freed.dry_run and not any(
+        step.bytes for step in freed.steps if step.kind == "name"
+    ) and not any((freed.still or {}).values()):
+        kind = "tensor memory" if _is_cpu(freed.before) else "GPU memory"
+        held = "they" if len(freed.asked) > 1 else "it"
+        yield f"{joined([code(name) for name in freed.asked])} deleted; {held} held no {kind}."
     if any(step.debug_gone for step in freed.steps):
         after = "Afterwards, " if freed.dry_run else ""
         yield f"{after}`%debug` has nothing to look at any more."
