@@ -49,10 +49,13 @@ def start(stub: NvmlStub, *arguments: str, out: int | IO[str] = subprocess.PIPE,
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a process; return its exit code and what it said on standard error."""
-    assert process.stderr is not None
     with process:
-        said = process.stderr.read()
-        return process.wait(DEADLINE_S), said
+        try:
+            _, said = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return process.returncode, said
 
 
 def objects(lines: str) -> list[dict[str, Any]]:
