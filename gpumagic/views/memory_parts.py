@@ -9,6 +9,7 @@ from ..memory.stats import AllocatorStats
 from ..units import MIB
 from ..waterfall import PARTS
 from .memory_words import number_of
+from .report_memory import PART_STYLES
 from .report_rows import scale_for
 from .strips import Scale
 
@@ -22,16 +23,9 @@ STYLES: Mapping[str, str] = {
     "stays": "use middle",
     "to release": "use",
     "released": "use",
-    "live tensors": "use",
-    "cached": "use middle",
-    "context": "use outer",
-    "outside torch": "use outer",
-    "other processes": "other",
-    "driver": "driver",
-    "remainder": "unknown",
-    "free": "free",
+    **PART_STYLES,
 }
-"""How each part is drawn: use in three depths, others grey, the driver in ink, free hollow."""
+"""How each part is drawn, and what stays and goes: as in a report's memory."""
 
 _TORCH = ("live tensors", "cached")
 

@@ -16,7 +16,7 @@ from .wording import clean
 if TYPE_CHECKING:
     from ..profiles import Profile
 
-__all__ = ["memory_html", "memory_notes", "memory_tables", "memory_texts"]
+__all__ = ["PART_STYLES", "memory_html", "memory_notes", "memory_tables", "memory_texts"]
 
 _METRIC = "gpu_memory_used_bytes"
 _MOMENTS = ("before", "highest", "after")
@@ -24,7 +24,7 @@ _ALIKE = 0.01
 _MOST_TABLES = 2
 _HEIGHT = 11
 _BRIEF = {"live tensors": "live", "other processes": "others"}
-_CLASSES = {
+PART_STYLES = {
     "live tensors": "use",
     "cached": "use middle",
     "context": "use outer",
@@ -34,6 +34,7 @@ _CLASSES = {
     "remainder": "unknown",
     "free": "free",
 }
+"""How each part is drawn: use in three depths, others grey, the driver in ink, free hollow."""
 
 
 # -- figures --------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def _head(name: str, pinned: bool) -> str:
     # Two lines for all names of several words, so that the swatch stays with the first.
     words = f"{before}<br>{last}" if before else last
     return (
-        f'<th class="k" scope="col"{" colspan=2" * both}><i class="{_CLASSES[name]}"></i>'
+        f'<th class="k" scope="col"{" colspan=2" * both}><i class="{PART_STYLES[name]}"></i>'
         f'<span class="l">{words}</span></th>'
     )
 
@@ -189,7 +190,7 @@ def _bar(table: MemoryTable, line: MemoryLine) -> str:
     """Draw the parts of one moment side by side over the whole width there is."""
     found, left = [], 0.0
     for part in _shown(table, line):
-        found.append(_piece(_CLASSES[part.name], left, part.share))
+        found.append(_piece(PART_STYLES[part.name], left, part.share))
         if part.fragmented:
             # Thick dashes make a hatch that needs no pattern, whose id would not be unique.
             start, end = _percent(left + part.share - part.fragmented), _percent(left + part.share)
