@@ -30,6 +30,7 @@ _FREE = """Give device memory back that the notebook keeps and no variable of yo
     %gpufree --dry-run       say what would be released, and do nothing
 
 Without names no variable of yours is deleted. Says what came back, what stays and who holds it.
+After an out-of-memory error begin with %gpufree --dry-run.
 """
 _TENSORS = 20
 _MOST_TENSORS = 10_000
