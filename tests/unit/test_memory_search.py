@@ -573,9 +573,15 @@ def test_a_cycle_that_lives(cell: Cells) -> None:
         "mine = f(777)",
     )
     assert cell.kinds() == {"mine": "variable"}
-    cell.run("import ctypes\nctypes.pythonapi.Py_IncRef(ctypes.py_object(f(555)))")
-    assert cell.kinds() == {"mine": "variable"}
-    assert cell.others() == others + 555 * 4
+    cell.run(
+        "import ctypes\nkept = f(555)\nctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))\n"
+        "address = id(kept)\ndel kept"
+    )
+    try:
+        assert cell.kinds() == {"mine": "variable"}
+        assert cell.others() == others + 555 * 4
+    finally:
+        cell.run("ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))")
 
 
 def test_what_only_c_holds(cell: Cells) -> None:
