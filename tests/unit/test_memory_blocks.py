@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fakes_torch import MIB, FakeDevice, FakeHistory, FakeTorch
-from gpumagic.memory.blocks import BlockMap, read_blocks
+from gpumagic.errors import SettingError
+from gpumagic.memory.blocks import BlockMap, read_blocks, write_snapshot
 from gpumagic.memory.live import Remainder
+from gpumagic.units import bytes_text
 
 BASE = 0x7F00_0000_0000
 NAMES = {"live": "active_allocated", "awaited": "active_pending_free", "free": "inactive"}
@@ -250,3 +254,31 @@ def test_no_blocks_have_a_reason(
 def test_no_torch_is_a_reason_too() -> None:
     """Without torch.cuda there is no map."""
     assert read_blocks(None) == (None, "torch has not initialised CUDA in this process")
+
+
+# -- the snapshot as a file -------------------------------------------------------------------
+
+
+def test_a_snapshot_is_what_torch_would_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file holds torch's own snapshot, and the sentence says its size, place and stacks."""
+    history = FakeHistory()
+    FakeTorch([FakeDevice("0")], history=history).install(monkeypatch)
+    file = tmp_path / "mem.pickle"
+    said = write_snapshot(str(file))
+    assert pickle.loads(file.read_bytes()) == history.snapshot()
+    assert said.startswith(f"{bytes_text(file.stat().st_size)} written to {file};")
+    assert "It has no stacks" in said
+
+
+def test_a_snapshot_that_cannot_be_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is not there, and another allocator, are errors that say so."""
+    FakeTorch([FakeDevice("0")], history=FakeHistory()).install(monkeypatch)
+    with pytest.raises(SettingError, match=r"could not be written: .*No such file"):
+        write_snapshot(str(tmp_path / "none" / "mem.pickle"))
+    FakeTorch([FakeDevice("0")], backend="cudaMallocAsync").install(monkeypatch)
+    with pytest.raises(SettingError, match="keeps no snapshot"):
+        write_snapshot(str(tmp_path / "mem.pickle"))
