@@ -294,9 +294,12 @@ class Session:
     # -- the end --------------------------------------------------------------------------
 
     def stop_watch(self) -> bool:
-        """Freeze the watch, if there is one; return whether there was."""
+        """Freeze the watch, if there is one; return whether there was.
+
+        A forked child has none: the view, and the file of a recording, are its parent's.
+        """
         watch, self.watch = self.watch, None
-        if watch is None:
+        if watch is None or not self.alive:
             return False
         self._cpu_before += watch.cpu_s
         watch.stop()
@@ -305,6 +308,8 @@ class Session:
     def stop_record(self) -> Any:
         """End the recording into a file, if there is one; return it, or ``None``."""
         record, self.record = self.record, None
+        if not self.alive:
+            return None
         if record is not None:
             record.close()
         return record

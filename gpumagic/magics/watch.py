@@ -170,7 +170,11 @@ def _start(extension: Extension, options: Any) -> None:
         return
     if before is not None:
         watch.go_on_from(before)
-    session.stop_watch()
+    try:
+        session.stop_watch()
+    except BaseException:  # an interrupt while the old picture is drawn
+        watch.stop()
+        raise
     session.watch = watch
     watch.show()
 

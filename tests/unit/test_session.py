@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -346,3 +348,16 @@ def test_a_cell_that_changes_the_visible_gpus_is_followed(
     assert samplers() == 1
     assert session.recording.device(left.id) == replace(left, torch_index=None)
     lease.release()
+
+
+def test_a_forked_child_leaves_watch_and_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a forked child the view and the recording of its parent are neither ended nor closed."""
+    session = Session(make=lambda _: [])
+    ended: list[str] = []
+    session.watch = SimpleNamespace(cpu_s=0.0, stop=lambda: ended.append("watch"))
+    session.record = SimpleNamespace(close=lambda: ended.append("record"))
+    pid = os.getpid()
+    monkeypatch.setattr("gpumagic.session.os.getpid", lambda: pid + 1)
+    assert session.stop_watch() is False
+    assert session.stop_record() is None
+    assert ended == []
