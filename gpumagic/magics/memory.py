@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from .arguments import MagicParser, one_line_errors
+from .showing import show, show_as
 
 if TYPE_CHECKING:
     from .extension import Extension
@@ -55,7 +56,7 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
             from ..memory.free import free as release
             from ..memory.roots import Notebook
 
-            _show(release(
+            show(release(
                 Notebook(extension.shell), options.names, outputs=options.out,
                 dry_run=options.dry_run, cpu=options.cpu,
             ))
@@ -129,34 +130,22 @@ def _mem(extension: Extension, options: Any) -> None:
     if options.holders is not None:
         from ..memory.holders import holders_of
 
-        _show(holders_of(options.holders, notebook))
+        show(holders_of(options.holders, notebook))
     elif options.snapshot is not None:
         from ..memory.blocks import write_snapshot
 
         print(write_snapshot(options.snapshot))
     else:
         from ..memory.report import look
-        from ..memory.stats import allocator_stats
         from ..views import memory_html, memory_text
 
         count = options.tensors
-        report = look(notebook, cpu=options.cpu, count=count or _TENSORS).report
+        looked = look(notebook, cpu=options.cpu, count=count or _TENSORS)
+        report, stats = looked.report, looked.stats
         if count is not None:
-            _show_as(
+            show_as(
                 memory_html.tensors_html(report, count), memory_text.tensors_text(report, count)
             )
             return
-        stats = None if options.cpu else allocator_stats()
-        _show_as(memory_html.memory_html(report, stats), memory_text.memory_text(report, stats))
+        show_as(memory_html.memory_html(report, stats), memory_text.memory_text(report, stats))
 
-
-def _show(what: object) -> None:
-    from IPython.display import display
-
-    display(what)  # type: ignore[no-untyped-call]
-
-
-def _show_as(html: str, text: str) -> None:
-    from IPython.display import display
-
-    display({"text/html": html, "text/plain": text}, raw=True)  # type: ignore[no-untyped-call]

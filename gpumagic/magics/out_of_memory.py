@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .showing import show_as
+
 if TYPE_CHECKING:
     from ..memory.live import DeviceMemory, Holder
     from ..memory.report import Looked
@@ -105,7 +107,7 @@ def _shortage(shell: Any, error: BaseException, info: Any) -> Shortage | None:
     if device is None:
         return None
     source = getattr(info, "transformed_cell", None) or info.raw_cell or ""
-    cell, line = _where(notebook, error)
+    cell, line = notebook.cell_of(error)
     return shortage_of(
         error,
         device,
@@ -124,30 +126,14 @@ class _Returned:
         self._device = device
 
     def __call__(self, going: Sequence[Holder]) -> int:
-        stats, blocks, found = self._device.allocator, self._looked.blocks, self._looked.found
-        if stats is None or blocks is None or found is None:
+        stats, blocks = self._device.allocator, self._looked.blocks
+        if stats is None or blocks is None:
             return sum(holder.bytes for holder in going)
-        known = found.addresses.get(self._device.device, {})
-        addresses = [address for address, one in known.items() if one.holder in going]
+        addresses = self._looked.addresses_of(self._device.device, going)
         return blocks.would_return(stats.torch_index, addresses)
 
 
-def _where(notebook: Any, error: BaseException) -> tuple[int, int | None]:
-    """Return the number of the cell that failed and the line in it, as far as they are known."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        number = notebook.places.cell(code.co_filename)
-        if number is not None:
-            return number, traceback.tb_lineno if code.co_name == "<module>" else None
-        traceback = traceback.tb_next
-    return 0, None
-
-
 def _show(short: Shortage) -> None:
-    from IPython.display import display
-
     from ..views.shortage import shortage_html, shortage_text
 
-    bundle = {"text/html": shortage_html(short), "text/plain": shortage_text(short)}
-    display(bundle, raw=True)  # type: ignore[no-untyped-call]
+    show_as(shortage_html(short), shortage_text(short))

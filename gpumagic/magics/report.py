@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from .arguments import MagicParser, one_line_errors
+from .showing import show, show_as
 
 if TYPE_CHECKING:
     from ..profiles import Profile
@@ -50,7 +51,7 @@ def line_magics(extension: Extension) -> dict[str, Callable[[str], Any]]:
             if options.name is None and options.which in _WORDS:
                 _command(extension, options)
             else:
-                _show(_found(extension, options.which, options.name))
+                show(_found(extension, options.which, options.name))
 
     gpureport.__doc__ = parser.format_help()
     return {"gpureport": gpureport}
@@ -72,7 +73,7 @@ def _command(extension: Extension, options: Any) -> None:
     elif options.which == "off":
         print(extension.footers_off())
     else:
-        _show(extension.footers.ranking(options.by or "time", options.k or 10))
+        show(extension.footers.ranking(options.by or "time", options.k or 10))
 
 
 def _found(extension: Extension, which: str | None, name: str | None) -> Profile:
@@ -89,20 +90,11 @@ def _found(extension: Extension, which: str | None, name: str | None) -> Profile
     raise UsageError(f"%gpureport: no report of {name or which!r}; there are: {have}")
 
 
-def _show(what: object) -> None:
-    from IPython.display import display
-
-    display(what)  # type: ignore[no-untyped-call]
-
-
 def show_footer(line: FooterLine) -> None:
     """Display a footer in the output of the cell that has just ended."""
-    from IPython.display import display
-
     from ..views.footer import footer_html, footer_text
 
-    bundle = {"text/html": footer_html(line), "text/plain": footer_text(line)}
-    display(bundle, raw=True)  # type: ignore[no-untyped-call]
+    show_as(footer_html(line), footer_text(line))
 
 
 def only_magics(source: str, names: Collection[str]) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..devices import cuda_module
 from ..errors import SettingError
+from ..units import MIB
 from .errors_kept import let_errors_go
-from .graph import Root, Walk
 from .live import DeviceMemory, Holder, MemoryReport
+from .phases import tensors_below
 from .release import Freed, Step, StepKind
 from .report import Looked, look, running_shell
 from .roots import DisplayCopy, Notebook
@@ -22,7 +23,7 @@ from .tensors import TensorReader, torch_module
 __all__ = ["free_memory"]
 
 # What the rounding to blocks may make of a difference.
-_UNEVEN_BYTES = 1 << 20
+_UNEVEN_BYTES = MIB
 _KINDS: dict[str, StepKind] = {"traceback": "traceback", "cycle": "cycle", "output": "output"}
 
 
@@ -65,7 +66,7 @@ def free(
     if dry_run:
         return _foreseen(before, names, outputs)
     wanted = _addresses(notebook, names, cpu)
-    work = _Work(notebook, before, cpu)
+    work = _Work(notebook, before, names, cpu)
     if names:
         work.step("name", ", ".join(names), lambda: _delete(notebook, names))
     work.step("cycle", "cycles", lambda: None)
@@ -157,12 +158,12 @@ def _foreseen_step(holder: Holder, device: str) -> Step:
 
 def _also_held(report: MemoryReport, name: str, names: Collection[str]) -> tuple[str, ...]:
     """Return who else holds what a variable leads to; those keep it when the names go."""
+    going = {h.name for device in report for h in device.holders if _is_named(h, names)}
     return tuple(dict.fromkeys(
         storage.holder
         for device in report
         for storage in device.storages
-        if not set(storage.holder.split(", ")) <= set(names)
-        and any(_begins(other, name) for other in storage.also)
+        if storage.holder not in going and any(_begins(other, name) for other in storage.also)
     ))
 
 
@@ -175,8 +176,7 @@ def _without(device: DeviceMemory, gone: list[Holder], before: Looked) -> Device
     holders = tuple(holder for holder in device.holders if holder not in gone)
     names = {holder.name for holder in holders}
     stats = device.allocator
-    known = before.found.addresses.get(device.device, {}) if before.found is not None else {}
-    addresses = [address for address, one in known.items() if one.holder in gone]
+    addresses = before.addresses_of(device.device, gone)
     blocks = before.blocks
     if stats is not None and blocks is not None and stats.torch_allocated_bytes is not None:
         size = sum(blocks.size_of(stats.torch_index, one) or 0 for one in addresses)
@@ -214,9 +214,12 @@ def _reserved(device: DeviceMemory) -> int:
 class _Work:
     """Do the steps and measure what each released."""
 
-    def __init__(self, notebook: Notebook, before: Looked, cpu: bool) -> None:
+    def __init__(
+        self, notebook: Notebook, before: Looked, names: Collection[str], cpu: bool
+    ) -> None:
         self._notebook = notebook
         self._before = before
+        self._names = names
         self._cuda = None if cpu else cuda_module()
         self._done: list[Step] = []
         self.reason = ""
@@ -292,7 +295,7 @@ class _Work:
                 (device.device, holder)
                 for device in self._before.report
                 for holder in device.holders
-                if _is_of(holder, step)
+                if self._is_of(holder, step)
             ]
             freed = step.bytes
             if self._cuda is None:
@@ -300,6 +303,11 @@ class _Work:
                 freed = _gone({holder for _, holder in holders}, named, self._before, after)
             if freed or step.debug_gone or step.kind == "name":
                 yield from _told_apart(replace(step, bytes=freed), holders)
+
+    def _is_of(self, holder: Holder, step: Step) -> bool:
+        if step.kind == "name":
+            return _is_named(holder, self._names)
+        return holder.kind == step.kind
 
 
 def _told_apart(step: Step, holders: Sequence[tuple[str, Holder]]) -> Iterator[Step]:
@@ -318,12 +326,6 @@ def _told_apart(step: Step, holders: Sequence[tuple[str, Holder]]) -> Iterator[S
         return
     details = dict.fromkeys(holder.detail for _, holder in holders)
     yield replace(step, detail="; ".join(details))
-
-
-def _is_of(holder: Holder, step: Step) -> bool:
-    if step.kind == "name":
-        return _is_named(holder, step.name.split(", "))
-    return holder.kind == step.kind
 
 
 def _gone(
@@ -380,12 +382,10 @@ def _empty(copy: DisplayCopy) -> None:
 
 def _places(notebook: Notebook, reader: TensorReader, value: Any) -> set[tuple[str, int]]:
     """Return the storages that an object leads to: device and address."""
-    walk = Walk(reader.is_tensor, reader.gradient, notebook.fences())
     with reader.quiet():
-        walk.walk([Root("output", "", value)])
         return {
             (place.device, place.address)
-            for tensor in walk.targets
+            for tensor in tensors_below(value, notebook, reader)
             for place in reader.places(tensor)
         }
 

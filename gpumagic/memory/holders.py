@@ -11,19 +11,19 @@ from types import MemberDescriptorType
 from typing import Any
 
 from ..errors import SettingError
-from .graph import Root, Walk
-from .kinds import mro_of
-from .naming import Name, Namer, instance_dict
-from .phases import walk_all, without_collector
+from .graph import Walk
+from .kinds import is_one_of, mro_of, name_of_type
+from .labels import MODULE_PARTS, class_dict, instance_dict
+from .naming import Name, Namer
+from .phases import tensors_below, walk_all, without_collector
 from .report import running_shell
 from .roots import Notebook
 from .scan import TIMEOUT_S
-from .tensors import TensorReader, torch_module
+from .tensors import NO_TORCH, TensorReader, torch_module
 
 __all__ = ["Holders", "holders_of", "resolve"]
 
 _PART = re.compile(r"\.(\w+)|\[([^\[\]]*|'[^']*'|\"[^\"]*\")\]")
-_PARTS = ("_modules", "_parameters", "_buffers")
 _MOST = 16
 
 
@@ -86,7 +86,7 @@ def holders_of(
     notebook = Notebook(running_shell()) if notebook is None else notebook
     torch = torch_module()
     if torch is None:
-        raise SettingError("torch is not imported in this process, so there are no tensors")
+        raise SettingError(NO_TORCH)
     return _Holding(notebook, torch, expression, timeout_s).report()
 
 
@@ -115,7 +115,7 @@ class _Holding:
             others = self._sorted(self._inside(tensors)) if self._is_container() else []
         return Holders(
             self._expression,
-            type(self._value).__name__,
+            name_of_type(type(self._value)),
             tuple(chains),
             tuple(others),
             "; ".join(self._cut),
@@ -126,10 +126,7 @@ class _Holding:
         """Return the tensor itself, or those that the object leads to."""
         if not self._is_container():
             return [self._value]
-        reader = self._readers[0]
-        below = Walk(reader.is_tensor, reader.gradient, self._notebook.fences())
-        below.walk([Root("variable", self._expression, self._value)])
-        return list(below.targets)
+        return tensors_below(self._value, self._notebook, self._readers[0])
 
     def _places(self, tensor: Any) -> set[tuple[str, int]]:
         if not self._readers[0].is_tensor(type(tensor)):
@@ -205,11 +202,11 @@ def _attribute(value: Any, name: str) -> Any:
     attributes = instance_dict(value) or {}
     if name in attributes:
         return attributes[name]
-    for part in _PARTS:
+    for part in MODULE_PARTS:
         if type(attributes.get(part)) is dict and name in attributes[part]:
             return attributes[part][name]
     for base in mro_of(type(value)):
-        slot = type.__getattribute__(base, "__dict__").get(name)
+        slot = class_dict(base).get(name)
         if type(slot) is MemberDescriptorType:
             return slot.__get__(value)
     if name == "grad":
@@ -224,6 +221,6 @@ def _attribute(value: Any, name: str) -> Any:
 def _item(value: Any, text: str) -> Any:
     key = ast.literal_eval(text)
     for base in (dict, list, tuple, deque):
-        if base in mro_of(type(value)):
+        if is_one_of(type(value), (base,)):
             return base.__getitem__(value, key)
     raise LookupError(text)

@@ -16,7 +16,7 @@ from types import (
 from typing import Any
 
 __all__ = [
-    "ARRAY", "CLASS", "FRAME", "INNER", "LEAF", "TARGET", "Kinds", "home_of", "is_one_of",
+    "ARRAY", "CLASS", "FRAME", "INNER", "LEAF", "OURS", "TARGET", "Kinds", "home_of", "is_one_of",
     "mro_of", "name_of_type",
 ]
 
@@ -34,7 +34,8 @@ _NEVER = (
     ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
 )
-_OURS = __name__.partition(".")[0]
+OURS = __name__.partition(".")[0]
+"""The package that this is: its objects and frames are passed by."""
 
 
 def mro_of(kind: type) -> tuple[type, ...]:
@@ -125,4 +126,4 @@ class Kinds:
             return CLASS
         if kind is FrameType:
             return FRAME
-        return LEAF if home_of(kind).partition(".")[0] == _OURS else INNER
+        return LEAF if home_of(kind).partition(".")[0] == OURS else INNER

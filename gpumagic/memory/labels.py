@@ -28,7 +28,12 @@ from .frames import CodePlaces, frame_locals
 from .graph import Root
 from .kinds import is_one_of, mro_of, name_of_type
 
-__all__ = ["HIDDEN", "LEFT_OUT", "Step", "class_dict", "instance_dict", "label"]
+__all__ = [
+    "HIDDEN", "LEFT_OUT", "MODULE_PARTS", "Step", "class_dict", "instance_dict", "label",
+]
+
+MODULE_PARTS = ("_modules", "_parameters", "_buffers")
+"""The dicts in which an ``nn.Module`` keeps what people call its attributes."""
 
 _LONGEST_KEY = 40
 _PLAIN = tuple(map(id, (str, int, float, bool, bytes, type(None))))

@@ -8,16 +8,15 @@ from typing import Any
 
 from .frames import CodePlaces
 from .graph import Root, RootKind, Walk
-from .labels import HIDDEN, LEFT_OUT, instance_dict, label
+from .labels import HIDDEN, LEFT_OUT, MODULE_PARTS, label
 
-__all__ = ["Name", "Namer", "instance_dict", "name_of"]
+__all__ = ["Name", "Namer", "name_of"]
 
 # Of a longer chain the middle is left out.
 _MOST_STEPS = 16
 _ENDS = 6
 # Tensors that hold tensors: so many of them are followed for the best name.
 _DEEPEST = 16
-_MODULE_PARTS = ("._modules", "._parameters", "._buffers")
 _SHARD = "._local_tensor"
 
 
@@ -115,7 +114,7 @@ def name_of(chain: Sequence[Any], places: CodePlaces) -> Name:
             steps.pop()
             said = f".{said[2:-2]}"
             python = python and said[1:].isidentifier()
-        part = said if said in _MODULE_PARTS else ""
+        part = said if said[:1] == "." and said[1:] in MODULE_PARTS else ""
         parts.append(said)
         steps.append(said)
         python = python and step.is_python

@@ -25,7 +25,7 @@ from types import (
 from typing import Any
 
 from .graph import Root, Walk
-from .kinds import is_one_of, name_of_type
+from .kinds import OURS, is_one_of, name_of_type
 
 __all__ = ["KEPT_OUTSIDE", "Orphans", "is_plumbing", "look_behind"]
 
@@ -281,7 +281,7 @@ def _function_name(function: Any) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "")
-    return type(name) is str and name.partition(".")[0] == __name__.partition(".")[0]
+    return type(name) is str and name.partition(".")[0] == OURS
 
 
 def _extra_references() -> int:

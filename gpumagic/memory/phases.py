@@ -6,11 +6,13 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from .graph import Root, Walk
 from .roots import DEBUGGER, Notebook
+from .tensors import TensorReader
 
-__all__ = ["LEAST_S", "walk_all", "without_collector"]
+__all__ = ["LEAST_S", "tensors_below", "walk_all", "without_collector"]
 
 # The share of the time that the user's own names may take.
 _FIRST_SHARE = 0.85
@@ -41,7 +43,7 @@ def walk_all(
     same = {id(root.value) for root in aside}
     errors = notebook.tracebacks()  # a debugger has the same frames: they are the traceback's
     parts: tuple[list[Root], ...] = (
-        list(notebook.running()),
+        notebook.running(),
         notebook.own_modules(),
         [root for root in notebook.displayed() if id(root.value) not in same],
         [root for root in errors if root.name != DEBUGGER],
@@ -54,6 +56,14 @@ def walk_all(
         if not walk.walk(roots, max(begun + timeout_s, clock() + LEAST_S))
     ]
     return cut
+
+
+def tensors_below(value: Any, notebook: Notebook, reader: TensorReader) -> list[Any]:
+    """Return the tensors that an object leads to, without those of modules and the shell."""
+    walk = Walk(reader.is_tensor, reader.gradient, notebook.fences())
+    with reader.quiet():
+        walk.walk([Root("variable", "", value)])
+    return list(walk.targets)
 
 
 @contextmanager

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..devices import cuda_module
+from ..units import MIB
 from .blocks import BlockMap, read_blocks
 from .children import children_on
-from .live import DeviceMemory, LiveStorage, MemoryReport, Remainder
+from .live import DeviceMemory, Holder, MemoryReport, Remainder
 from .orphans import KEPT_OUTSIDE
 from .roots import Notebook
 from .scan import TIMEOUT_S, Scan, scan
 from .stats import AllocatorReport, AllocatorStats, allocator_stats, why_no_cuda
-from .tensors import TensorReader, torch_module
+from .tensors import NO_TORCH, TensorReader, torch_module
 
 __all__ = ["Looked", "look", "memory_report", "running_shell"]
 
-_NO_TORCH = "torch is not imported in this process, so there are no tensors"
 _UNREACHABLE = "not reachable from Python"
 _ROUNDED = Remainder("rounding", 0, "blocks are larger than what was asked for")
-_SMALLEST = 1 << 20
+_SMALLEST = MIB
 
 
 def running_shell() -> Any | None:
@@ -32,15 +32,22 @@ def running_shell() -> Any | None:
     return None if get is None else get()
 
 
+@dataclass(frozen=True, slots=True)
 class Looked:
-    """A report with what it was made from: the search, and the allocator's blocks (or none)."""
+    """A report with what it was made from: the search, the allocator's blocks and its figures.
 
-    def __init__(
-        self, report: MemoryReport, found: Scan | None = None, blocks: BlockMap | None = None
-    ) -> None:
-        self.report = report
-        self.found = found
-        self.blocks = blocks
+    Each is ``None`` where it was not asked.
+    """
+
+    report: MemoryReport
+    found: Scan | None = None
+    blocks: BlockMap | None = None
+    stats: AllocatorReport | None = None
+
+    def addresses_of(self, device: str, holders: Collection[Holder]) -> list[int]:
+        """Return the first bytes of the storages that some holders have on a device."""
+        known = {} if self.found is None else self.found.addresses.get(device, {})
+        return [address for address, one in known.items() if one.holder in holders]
 
 
 def memory_report(
@@ -72,12 +79,12 @@ def look(
     torch = torch_module()
     cuda = cuda_module()
     if torch is None or (cuda is None and not cpu):
-        reason = _NO_TORCH if cpu else why_no_cuda()
+        reason = NO_TORCH if cpu else why_no_cuda()
         return Looked(MemoryReport(reason=reason))
     reader = TensorReader(torch, "cpu" if cpu else "cuda")
     found = scan(notebook, reader, count=count, last=last, timeout_s=timeout_s)
     notes: tuple[str, ...] = ()
-    blocks = None
+    blocks = stats = None
     if cpu:
         devices = [_device(name, found) for name in found.holders]
     else:
@@ -88,7 +95,7 @@ def look(
     devices = [_explained(one, found.graphs.get(one.device, ())) for one in devices]
     reason = "" if devices else _nothing(cpu)
     report = MemoryReport(tuple(devices), reason, found.cut, found.objects, found.seconds, notes)
-    return Looked(report, found, blocks)
+    return Looked(report, found, blocks, stats)
 
 
 def _nothing(cpu: bool) -> str:
@@ -118,11 +125,13 @@ def _gpu(stats: AllocatorStats, found: Scan, blocks: BlockMap | None) -> DeviceM
     if blocks is not None:
         remainders += blocks.unexplained(stats.torch_index, known)
         pinned = blocks.pinned(stats.torch_index, {a: one.name for a, one in known.items()})
-        sizes = [blocks.size_of(stats.torch_index, address) or 0 for address in known]
-        rounded = sum(sizes) - device.reachable_bytes
+        sizes = [blocks.size_of(stats.torch_index, address) for address in known]
+        rounded = sum(size or 0 for size in sizes) - device.reachable_bytes
         if rounded >= _SMALLEST:
             remainders.append(replace(_ROUNDED, bytes=rounded))
-        device = replace(device, storages=_with_blocks(device, stats, known, blocks))
+        # Storages and addresses are both in the order of size.
+        pairs = zip(device.storages, sizes, strict=False)
+        device = replace(device, storages=tuple(replace(s, block_bytes=b) for s, b in pairs))
     elif stats.torch_allocated_bytes is not None:
         left = stats.torch_allocated_bytes - device.reachable_bytes
         if left >= _SMALLEST:
@@ -133,17 +142,6 @@ def _gpu(stats: AllocatorStats, found: Scan, blocks: BlockMap | None) -> DeviceM
         remainders=tuple(remainders),
         pinned=pinned,
         children=children_on(stats.uuid),
-    )
-
-
-def _with_blocks(
-    device: DeviceMemory, stats: AllocatorStats, known: Mapping[int, Any], blocks: BlockMap
-) -> tuple[LiveStorage, ...]:
-    # Both are in the order of size.
-    pairs = zip(device.storages, known, strict=False)
-    return tuple(
-        replace(storage, block_bytes=blocks.size_of(stats.torch_index, address))
-        for storage, address in pairs
     )
 
 

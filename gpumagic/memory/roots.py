@@ -16,7 +16,7 @@ from typing import Any
 
 from .frames import CodePlaces, frame_locals
 from .graph import Root
-from .kinds import is_one_of
+from .kinds import OURS, is_one_of
 from .labels import instance_dict
 
 __all__ = ["DEBUGGER", "DisplayCopy", "Notebook"]
@@ -27,9 +27,8 @@ DEBUGGER = "%debug"
 _UNDERSCORES = ("_", "__", "___")
 _NUMBERED = re.compile(r"_\d+\Z")
 _INPUT = re.compile(r"_i+\Z|_i\d+\Z")
-_OURS = __name__.partition(".")[0]
 _MACHINERY = frozenset(
-    {_OURS, "IPython", "asyncio", "ipykernel", "jupyter_client", "runpy", "tornado", "traitlets"}
+    {OURS, "IPython", "asyncio", "ipykernel", "jupyter_client", "runpy", "tornado", "traitlets"}
 )
 
 
@@ -192,13 +191,16 @@ class Notebook:
             if who == "pdb":
                 roots.append(Root("traceback", DEBUGGER, value, "the debugger's last session"))
                 continue
-            cell = self._cell_of(value)
+            cell, _ = self.cell_of(value)
             name = f"traceback of [{cell}]" if cell else "traceback"
             roots.append(Root("traceback", name, value, "", cell))
         return roots
 
-    def _cell_of(self, error: Any) -> int:
-        """Return the number of the cell in which an error was raised, or 0."""
+    def cell_of(self, error: Any) -> tuple[int, int | None]:
+        """Return the number of the cell in which an error was raised, or 0, and the line in it.
+
+        The line is known where the cell's own code stands there, not a function of it.
+        """
         if is_one_of(type(error), (BaseException,)):
             error = _traceback(error)
         traceback: TracebackType | None = error if type(error) is TracebackType else None
@@ -206,9 +208,9 @@ class Notebook:
             code = traceback.tb_frame.f_code
             number = self.places.cell(code.co_filename)
             if number is not None:
-                return number
+                return number, traceback.tb_lineno if code.co_name == "<module>" else None
             traceback = traceback.tb_next
-        return 0
+        return 0, None
 
     # -- code that runs --------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class Notebook:
             Root("module", name, values)
             for name, values in _namespaces()
             if values is not self.namespace
-            and name.partition(".")[0] not in (_OURS, "__main__")
+            and name.partition(".")[0] not in (OURS, "__main__")
             and _is_own(values.get("__file__"))
         ]
 

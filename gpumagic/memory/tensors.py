@@ -17,7 +17,9 @@ from typing import Any
 
 from .kinds import is_one_of
 
-__all__ = ["Place", "TensorFacts", "TensorReader", "all_tensors", "torch_module"]
+__all__ = [
+    "NO_TORCH", "Place", "TensorFacts", "TensorReader", "all_tensors", "torch_module",
+]
 
 
 _SPARSE = {
@@ -49,6 +51,9 @@ class TensorFacts:
     shape: tuple[int, ...]
     dtype: str
     has_graph: bool
+
+
+NO_TORCH = "torch is not imported in this process, so there are no tensors"
 
 
 def torch_module() -> Any | None:

@@ -18,6 +18,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 
+from fresh_shell import fresh_shell
 from nvml_stub import NvmlStub, compiler
 
 HEAVY = ("torch", "bqplot", "ipywidgets", "numpy", "pandas", "PIL", "psutil", "pynvml")
@@ -26,14 +27,8 @@ HEAVY = ("torch", "bqplot", "ipywidgets", "numpy", "pandas", "PIL", "psutil", "p
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
     """Give a fresh shell whose history and profile live in a temporary directory."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance()
-    yield made
-    if "gpumagic" in made.extension_manager.loaded:
-        made.run_line_magic("unload_ext", "gpumagic")
-    made.history_manager.end_session()
-    InteractiveShell.clear_instance()
+    with fresh_shell(tmp_path, monkeypatch, load=False) as made:
+        yield made
 
 
 def state(shell: InteractiveShell) -> dict[str, Any]:

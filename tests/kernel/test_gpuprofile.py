@@ -11,20 +11,14 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from fakes_torch import FakeDevice, FakeHistory, FakeTorch
+from fresh_shell import fresh_shell
 
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
     """Give a fresh shell with gpumagic loaded, whose files live in a temporary directory."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "gpumagic")
-    yield made
-    if "gpumagic" in made.extension_manager.loaded:
-        made.run_line_magic("unload_ext", "gpumagic")
-    made.history_manager.end_session()
-    InteractiveShell.clear_instance()
+    with fresh_shell(tmp_path, monkeypatch) as made:
+        yield made
 
 
 @pytest.mark.parametrize("statement", ["1+", "!ls", "await f()", "return 5", "a\0b"])

@@ -15,6 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from cell_examples import Value, cell, memory
 from fakes import GIB, GPU, OTHER_GPU, START, FakeClock
 from fakes_torch import MIB, FakeDevice, FakeTorch, nested_stats
+from fresh_shell import fresh_shell
 from gpumagic.cell_growth import CellGrowth, growth_of, key_of
 from gpumagic.diagnosis import Finding, RunGrowth, Thresholds, diagnose
 from gpumagic.diagnosis.growing import GrownHolder
@@ -530,15 +531,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
     """Give a fresh shell with the extension, without history on the disk."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "gpumagic")
-    yield made
-    if "gpumagic" in made.extension_manager.loaded:
-        made.run_line_magic("unload_ext", "gpumagic")
-    made.history_manager.end_session()
-    InteractiveShell.clear_instance()
+    with fresh_shell(tmp_path, monkeypatch) as made:
+        yield made
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         vars(sys).pop(name, None)
 

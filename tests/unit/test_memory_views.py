@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -23,41 +22,10 @@ from gpumagic.views.memory_parts import STYLES, parts_of
 from gpumagic.views.memory_text import free_text, holders_text, memory_text, tensors_text
 from gpumagic.views.memory_words import detail_of, release_of, shape_text, short
 from gpumagic.waterfall import PARTS
+from html_page import Page
 from memory_examples import CUDA, gib
 
 HOSTILE = "<script>alert('x')</script>\"&`\n\t\x1b" * 5
-
-
-class Page(HTMLParser):
-    """What a browser would make of a view: its texts, and whether all tags are closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.texts: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag != "br":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 def hostile() -> MemoryReport:

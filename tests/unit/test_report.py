@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -19,6 +18,7 @@ from gpumagic.views.report_model import build_report
 from gpumagic.views.report_rows import scale_for
 from gpumagic.views.spark import bars, bracket_text
 from gpumagic.waterfall import Waterfall
+from html_page import Page
 from report_examples import (
     GIB,
     LOST,
@@ -43,37 +43,6 @@ from report_examples import (
 )
 
 HOSTILE = "<script>alert('x')</script>\"&\n\t" * 8
-VOID = {"br"}
-
-
-class Page(HTMLParser):
-    """What a browser would make of a report: its texts, and whether all tags are closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.texts: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.texts.append(data)
 
 
 def idle_gpu(**more: object) -> Profile:
