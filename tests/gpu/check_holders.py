@@ -9,7 +9,9 @@ has to be the true one, the bytes have to agree with torch's allocator and with 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +125,40 @@ def graph(notebook: Player, checks: Checks) -> str:
     return f"{said}\n{freed}"
 
 
+SNAPSHOT = """\
+import json, pickle
+with open({path!r}, "rb") as file:
+    kept = pickle.load(file)
+print("SNAPSHOT", json.dumps({{
+    "segments": sum(s["total_size"] for s in kept["segments"]),
+    "live": sum(b["size"] for s in kept["segments"] for b in s["blocks"]
+                if b["state"] == "active_allocated"),
+    "frames": any(b.get("frames") for s in kept["segments"] for b in s["blocks"]),
+    "reserved": torch.cuda.memory_reserved(), "allocated": torch.cuda.memory_allocated(),
+    "sections": sorted(kept)}}))
+del kept"""
+
+
+def snapshot(notebook: Player, checks: Checks) -> str:
+    """Check that the allocator's snapshot on disk is the state that torch's counters tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mem.pickle"
+        notebook.run("x = big(1)\ny = big(2)\ndel y")
+        status, said = notebook.run(f"%gpumem --snapshot {path}")
+        checks.check("  a snapshot is written", status == "ok" and path.is_file(), said)
+        _, text = notebook.run(SNAPSHOT.format(path=str(path)))
+        kept = json.loads(text.split("SNAPSHOT ", 1)[1])
+        checks.check("  its segments are torch's reserved",
+                     kept["segments"] == kept["reserved"] > 0, kept)
+        checks.check("  its live blocks are torch's allocated",
+                     kept["live"] == kept["allocated"] > 0, kept)
+        checks.check("  it has what memory_viz reads",
+                     {"segments", "device_traces"} <= {*kept["sections"]}, kept)
+        _, again = notebook.run(f"%gpumem --snapshot {path}")
+    notebook.run("%gpufree x")
+    return f"{said}\n{kept}\n{again}"
+
+
 def main() -> int:
     """Run all scenarios; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -139,7 +175,7 @@ def main() -> int:
         for scenario in SCENARIOS:
             print(scenario.name, flush=True)
             log.append(f"==== {scenario.name}\n{play(notebook, scenario, checks)}")
-        for special in (fragmentation, graph, panel, other_process):
+        for special in (fragmentation, graph, panel, other_process, snapshot):
             print(special.__name__, flush=True)
             log.append(f"==== {special.__name__}\n{special(notebook, checks)}")
         last = notebook.state()
